@@ -9,10 +9,13 @@ from urllib.request import urlopen
 
 import httpx
 import pytest
+from libs.common.tests.kit.closed import Rows
 from services.admin.tests.kit.rest import JSON, Rest
 from services.admin.tests.kit.world import LIMITS
 
+from headrace_admin.adapters.aes_seals import AesSeals
 from headrace_admin.rpc.rest import rest_app
+from headrace_common.core.access.rows import Mode
 from headrace_common.core.errors import Internal, MetadataUnavailable, NetworkFailed, Overloaded, RequestTimedOut
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import NodeKey, Role
@@ -527,7 +530,15 @@ class TestHealthAndDocs:
 
 async def test_requests_are_measured_by_route(rest: Rest) -> None:
     with open_metrics("admin", 1, Endpoint("127.0.0.1", 0)) as metrics:
-        app = rest_app(rest.world.engines, LIMITS, ready=lambda: True, hosts=Hosts(), meter=metrics.meter)
+        app = rest_app(
+            rest.world.engines,
+            LIMITS,
+            ready=lambda: True,
+            hosts=Hosts(),
+            meter=metrics.meter,
+            access=Rows(Mode.OPEN).access(),
+            seals=AesSeals.of_this_process(),
+        )
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
             for path in ("/v1/topics/a", "/v1/topics/b", "/nothing"):
                 assert (await client.get(path)).status_code == 404

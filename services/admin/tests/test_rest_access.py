@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from libs.common.tests.kit.access import allow
 from libs.common.tests.kit.closed import Rows, bearing, key_of, key_text, user
 from libs.common.tests.kit.document import Document
@@ -17,6 +18,8 @@ from services.admin.tests.kit.rest import JSON
 from services.admin.tests.kit.world import LIMITS
 from starlette.routing import BaseRoute
 
+from headrace_admin.adapters.aes_seals import AesSeals
+from headrace_admin.config import Limits
 from headrace_admin.rpc.access_table import ACCESS
 from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.route_table import ROUTES, As, RouteRules
@@ -32,6 +35,7 @@ from headrace_proto.v1 import access_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
 Op, Of = Operation, ResourceType
+NO_PACE: Final = replace(LIMITS, http_requests_per_second=0, http_strangers_per_second=0)
 QUERY: Final = {"principal": "User:x", "operation": "READ", "type": "TOPIC", "name": "a"}
 SLOW: Final = ("/stores", "/stores/{store}/keys/{key:path}", "/partitions/{partition}/records")
 """Ends of routes that wait for somebody who is not there."""
@@ -75,11 +79,16 @@ class Rest:
 @pytest.fixture
 async def rest() -> AsyncIterator[Rest]:
     async with opened(rows()) as front:
-        app = rest_app(front.engines, LIMITS, ready=lambda: True, hosts=Hosts.of([]), access=front.access)
+        app = make_app(front)
         rules: Any = next(layer.kwargs["rule_of"] for layer in app.user_middleware if "rule_of" in layer.kwargs)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield Rest(front, app, rules.routes, client)
+
+
+def make_app(front: Front, limits: Limits = NO_PACE, **more: Any) -> FastAPI:
+    more = {"hosts": Hosts.of([]), "seals": AesSeals.of_this_process()} | more
+    return rest_app(front.engines, limits, ready=lambda: True, access=front.access, **more)
 
 
 def names_of(routes: Iterable[BaseRoute]) -> set[str]:
@@ -120,14 +129,17 @@ async def test_only_these_need_no_credential() -> None:
         "GET /health/ready",
         "GET /health/cluster",
     }
+    assert {
+        route for route, row in ROUTES.items() if isinstance(row, As) and ACCESS[f"Admin/{row.operation}"] is NOBODY
+    } == {"POST /v1/login"}
 
 
 @pytest.mark.parametrize("who", [None, "late", "stranger"])
 async def test_without_a_valid_credential_a_closed_cluster_tells_nothing(rest: Rest, who: str | None) -> None:
     for route in [*ROUTES, "GET /v1/nothing", "PUT /v1/cluster"]:
         answer = await rest.ask(who, route)
-        if ROUTES.get(route) is NOBODY:
-            assert answer.status_code == 200, route
+        if ROUTES.get(route) is NOBODY or route == "POST /v1/login":
+            assert answer.status_code == (400 if route == "POST /v1/login" else 200), route
             continue
         assert answer.status_code == 401, route
         assert answer.headers["www-authenticate"] == "Bearer"
@@ -276,6 +288,25 @@ async def test_access_is_told_as_far_as_the_caller_may_know(rest: Rest) -> None:
     everything = await told(rest, await rest.ask("alice", "GET /v1/access"))
     assert {rule["grant"]["pattern"] for rule in everything["rules"]} == {"orders", "*"}
     assert everything["super_users"] == ["User:root"]
+
+
+async def test_access_comes_in_pages(rest: Rest) -> None:
+    rest.front.told(described_rows(ON_ORDERS, allow(Of.PRINCIPAL, EVERY_NAME, Op.DESCRIBE)))
+
+    async def page(after: str, limit: int = 1) -> Any:
+        path = f"/v1/access?limit={limit}&after={after}"
+        return await told(rest, await rest.client.get(path, headers=bearing("alice")))
+
+    first = await page("")
+    assert [rule["grant"]["pattern"] for rule in first["rules"]] == ["*"]
+    assert "producer" in {role["name"] for role in first["roles"]}
+    second = await page(first["next"])
+    assert ([rule["grant"]["pattern"] for rule in second["rules"]], second["roles"]) == (["orders"], [])
+    last = await page(second["next"], 1_000)
+    assert ([one["principal"] for one in last["bindings"]], last["next"]) == (["User:bob"], "")
+    assert (second["super_users"], first["super_users"]) == ([], ["User:root"])
+    for wrong in ("limit=1001", "limit=-1", "after=x"):
+        assert (await rest.client.get(f"/v1/access?{wrong}", headers=bearing("alice"))).status_code == 400
 
 
 async def test_one_principal_is_described_or_refused(rest: Rest) -> None:

@@ -21,8 +21,10 @@ from headrace_common.core.access.rows import (
     write_key,
     write_producer_key,
     write_state,
+    write_user,
 )
 from headrace_common.core.access.state import Access as Rules
+from headrace_common.core.access.users import User
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.access_gate import Access
@@ -62,6 +64,7 @@ class Rows:
     keys: Iterable[ApiKey] = ()
     super_users: frozenset[Principal] = frozenset()
     blocked: frozenset[Principal] = frozenset()
+    users: Iterable[User] = ()
     of_files: tuple[ApiKey, ...] = ()
     """Keys that the controllers' files name."""
     producer_key: bytes = PRODUCER_KEY
@@ -74,6 +77,7 @@ class Rows:
             CONFIGURED: write_configured(configured),
             **changed_rows(Rules(), Rules(rules=self.rules, bindings=self.bindings, blocked=self.blocked)),
             **dict(map(write_key, self.keys)),
+            **dict(map(write_user, self.users)),
             **write_producer_key(self.producer_key),
         }
         return replace(before, revision=max(1, before.revision), access=rows)

@@ -773,7 +773,10 @@ class AdminClient:
         )
 
     def describe_access(self, principal: str | None = None) -> AccessDescription:
-        """The mode, rules, roles and blocks: all, or what is said of one principal."""
+        """
+        The mode, rules, roles and blocks: all, or what is said of one principal. It comes page by page: what changes
+        meanwhile may be missed.
+        """
         return self._wait(self._twin.describe_access(principal))
 
     def explain_access(

@@ -63,6 +63,32 @@ async def test_what_was_seen() -> None:
     assert [(node.since_ms, node.fault) for node in found.nodes] == [(4, None), (None, "gone")]
 
 
+class Pages:
+    """Answers page after page."""
+
+    def __init__(self, *pages: pb.DescribeAccessResponse) -> None:
+        self.pages = list(pages)
+        self.after: list[str] = []
+
+    async def DescribeAccess(self, request: pb.DescribeAccessRequest, timeout: float) -> pb.DescribeAccessResponse:
+        self.after.append(request.after)
+        return self.pages.pop(0)
+
+
+async def test_pages_become_one_description() -> None:
+    first = pb.DescribeAccessResponse(mode="permissive", generation=3, super_users=["User:r"], next="n1")
+    second = pb.DescribeAccessResponse(mode="closed", generation=4, blocked=["User:b"], next="n2")
+    third = pb.DescribeAccessResponse(mode="closed", generation=4, blocked=["User:c"])
+    service = Pages(first, second, third)
+    found = await client(service).describe_access()  # type: ignore[arg-type]
+    assert service.after == ["", "n1", "n2"]
+    assert (found.mode, found.generation) == ("closed", 4)
+    assert (found.super_users, found.blocked, found.wire.next) == (("User:r",), ("User:b", "User:c"), "")
+    stuck = Pages(*(pb.DescribeAccessResponse(next="n1") for _ in range(3)))
+    await client(stuck).describe_access()  # type: ignore[arg-type]
+    assert stuck.after == ["", "n1"], "a page that leads to itself is the last"
+
+
 async def test_what_is_described() -> None:
     role = pb.AccessRole(name="own", operations=[pb.RoleOperations(type="TOPIC", operations=["READ"])])
     binding = pb.AccessBinding(principal="User:a", role="own", targets=[pb.AccessTarget(type="TOPIC", pattern="t")])

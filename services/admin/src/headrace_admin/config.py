@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace_common.core.bounds import ID_MAX, check, setting
 from headrace_common.core.ids import Endpoint
@@ -37,6 +38,14 @@ class Limits:
     """How long the head of an HTTP request may take to arrive, in ms."""
     http_body_ms_max: int = setting(30_000, low=1)
     """How long the body of an HTTP request may take to arrive, in ms."""
+    http_requests_per_second: int = setting(100, low=0)
+    """Requests of one principal a second, over 11 s, in a closed cluster; more are answered 429. 0: as many as come."""
+    http_strangers_per_second: int = setting(10, low=0)
+    """The same of one address without a credential that is valid, logins too; 0 behind a proxy."""
+    http_reads_per_second: int = setting(20, low=0)
+    """The same of one principal that reads records."""
+    http_reads_per_principal_max: int = setting(4, low=0)
+    """Reads of records of one principal at one time, in a closed cluster; 0: as reads_max."""
     call_ms_max: int = setting(30_000, low=1)
     """How long one call to the controller or a broker may take over all its tries, in ms."""
 
@@ -81,6 +90,10 @@ class AdminConfig:
     hosts: tuple[str, ...] = ()
     """Further names by which people reach REST, with commas, without ports; its own, localhost and addresses are known.
     *: any, which lets a web page reach it by a name of its own."""
+    cookie_key_file: Path | None = None
+    """File with the key of the cookies of browsers that have logged in, the same for all admin processes; or two, a
+    line each, while it is changed. In the form of a node token. Without it the node token is the key, and without that
+    one that ends with the process."""
     server: ServerConfig = inline(_server)
     """Where gRPC listens, and how the process leaves."""
     external: ExternalListener = inline(ExternalListener)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from headrace.securing import trust_in
+from headrace_admin.adapters.aes_seals import AesSeals
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
@@ -45,7 +46,7 @@ from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.listeners import Guard, Listeners
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import open_metrics
-from headrace_common.runtime.node_tokens import open_tokens
+from headrace_common.runtime.node_tokens import NodeTokens, open_tokens
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import Ready, announce_ready, run_until
 from headrace_common.runtime.service_tls import ServiceTls, open_tls
@@ -122,6 +123,7 @@ async def run(
             ready=lambda: state.ready and not stop.is_set(),
             hosts=hosts,
             access=client.access,
+            seals=_seals(config),
             meter=metrics.meter,
         )
         http = await stack.enter_async_context(
@@ -192,6 +194,17 @@ def _hosts(config: AdminConfig) -> Hosts:
     advertised = config.external.external_advertise
     own = [socket.gethostname(), config.server.advertise_host, config.http_listen.host, advertised and advertised.host]
     return Hosts.of([*(name for name in own if name), *config.hosts], _HOSTS_HOW)
+
+
+def _seals(config: AdminConfig) -> AesSeals:
+    """
+    Of the cookies of browsers.
+
+    Raises:
+        InvalidConfig: the file with their key cannot be read, or holds something else.
+    """
+    file = config.cookie_key_file or config.server.node_token_file
+    return AesSeals.of_this_process() if file is None else AesSeals(NodeTokens(file, SystemClock()).read)
 
 
 def _http_bounds(limits: Limits) -> HttpBounds:

@@ -247,3 +247,15 @@ class MessageLog(Protocol):
             UnknownTopicOrPartition: there is no such partition.
         """
         ...
+
+
+class Seals(Protocol):
+    """What browsers keep for us, and nobody reads or makes but who has the key."""
+
+    def seal(self, text: str) -> str:
+        """Letters, digits, ``-`` and ``_``; another text each time."""
+        ...
+
+    def open(self, sealed: str) -> str | None:
+        """The text; None: it was sealed under no key that counts, or was changed."""
+        ...

@@ -31,6 +31,7 @@ from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.access.rows import Mode
+from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
@@ -46,6 +47,7 @@ from headrace_common.core.image import (
     Topic,
 )
 from headrace_common.rpc.node_gate import FORWARDED_KEY, NODE_KEY, KnownNodes, NodeGate, node_security
+from headrace_common.rpc.status import abort_with
 from headrace_common.runtime.access_gate import Access, AccessGate, current_bearer, nobody_calls
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
@@ -134,7 +136,10 @@ class Behind(grpc.GenericRpcHandler):
             assert metadata[NODE_KEY] == str(ADMIN), "nobody else asks"
             self.asked.append(Asked(operation, None if bearer is None else bearer.decode(), request))
             made = self.answers.get(operation)
-            return GetMessageClass(method.output_type)() if made is None else made(request)
+            try:
+                return GetMessageClass(method.output_type)() if made is None else made(request)
+            except HeadraceError as error:
+                await abort_with(context, error)
 
         handler: Any = grpc.unary_unary_rpc_method_handler(
             answer,

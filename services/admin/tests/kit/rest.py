@@ -10,11 +10,14 @@ from typing import Any, Final, cast
 
 import httpx
 from fastapi import FastAPI
+from libs.common.tests.kit.closed import Rows
 from libs.common.tests.kit.document import Document
 from services.admin.tests.kit.world import LIMITS, World
 
+from headrace_admin.adapters.aes_seals import AesSeals
 from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.rest import rest_app
+from headrace_common.core.access.rows import Mode
 from headrace_common.http.foreign_pages import Hosts
 
 JSON: Final = {"content-type": "application/json"}
@@ -54,6 +57,8 @@ def the_app() -> FastAPI:
         LIMITS,
         ready=lambda: _Now.ready[-1],
         hosts=Hosts.of(["headrace.example"], "--hosts, HEADRACE_ADMIN_HOSTS"),
+        access=Rows(Mode.OPEN).access(),
+        seals=AesSeals.of_this_process(),
     )
 
 

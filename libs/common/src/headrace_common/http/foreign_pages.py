@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from headrace_common.core.host_names import is_nobodys, name_of
+
 ANY: Final = "*"
+REQUEST_HEADER: Final = "x-headrace-request"
+"""What changes something by a cookie has it, whatever its value: no page of another origin can send it."""
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _SHOWN_MAX: Final = 80
 
@@ -51,8 +54,8 @@ class Hosts:
 
     def has(self, authority: str) -> bool:
         """Whether ``name``, ``name:port``, ``address`` or ``[address]:port`` may be asked for."""
-        name = _name(authority)
-        return ANY in self.names or name == "localhost" or name in self.names or _is_address(name)
+        name = name_of(authority)
+        return ANY in self.names or name in self.names or is_nobodys(name)
 
 
 def find_refusal(method: str, headers: Headers, hosts: Hosts, *, bodiless: bool) -> Refusal | None:
@@ -73,6 +76,27 @@ def find_refusal(method: str, headers: Headers, hosts: Hosts, *, bodiless: bool)
     if method in _READING:
         return None
     return _foreign_page(headers, hosts) or (None if bodiless and not _has_body(headers) else find_not_json(headers))
+
+
+def find_cookie_refusal(method: str, headers: Headers, hosts: Hosts) -> Refusal | None:
+    """
+    What is answered to a request that shows a cookie and may not use it; None: it may.
+
+    Browsers send cookies by themselves, and know ports and neighbouring names for one site. So a page of another origin
+    may have people come here by a link, and nothing else.
+    """
+    own = headers.get("sec-fetch-site", "none").lower() in _OWN_SITES
+    reading = method in _READING
+    if not own and not (reading and headers.get("sec-fetch-mode", "").lower() == "navigate"):
+        return Refusal(
+            403, "a page of another origin may not use the login of this browser", "Use a page of this service."
+        )
+    if reading:
+        return None
+    if REQUEST_HEADER not in headers:
+        step = "Send it, with any value: pages of other origins cannot. Or show an API key, and no cookie."
+        return Refusal(403, "the header X-Headrace-Request is missing, which changes by a cookie need", step)
+    return _foreign_page(headers, hosts) or find_not_json(headers)
 
 
 def find_not_json(headers: Headers) -> Refusal | None:
@@ -112,16 +136,7 @@ def _is_own(origin: str, host: str, hosts: Hosts) -> bool:
     return own == host.lower().removesuffix(default) or own in hosts.names
 
 
-def _name(authority: str) -> str:
-    try:
-        return (urlsplit(f"//{authority}").hostname or "").rstrip(".")
-    except ValueError:
-        return ""
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+def is_public_name(authority: str) -> bool:
+    """Whether ``name:port`` is neither localhost nor an address: these belong to more programs than this one."""
+    name = name_of(authority)
+    return bool(name) and not is_nobodys(name)

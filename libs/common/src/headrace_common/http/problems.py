@@ -15,6 +15,7 @@ from starlette.responses import Response
 from headrace_common.core.errors import ErrorCode, HeadraceError, Kind
 from headrace_common.core.problems import problem_body, status_of
 from headrace_common.http.foreign_pages import Refusal
+from headrace_common.http.safe_headers import SAFE_HEADERS
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -101,7 +102,7 @@ def refusal(status: int, detail: str, next_step: str) -> bytes:
 
 def on_the_wire(response: Response) -> bytes:
     """A whole answer, after which the connection is closed."""
-    response.headers["connection"] = "close"
+    response.headers.update({"connection": "close", **SAFE_HEADERS})
     status = response.status_code
     head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode(), *map(b": ".join, response.raw_headers)]
     return b"\r\n".join(head) + b"\r\n\r\n" + bytes(response.body)

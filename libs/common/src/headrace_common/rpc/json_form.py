@@ -218,6 +218,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "ListedTransaction": Shape(inline="transaction"),
     "LogCompaction": Shape(names={"last_ms": "last_compacted_ms"}, more=_dirty_ratio),
     "MemberDescription": Shape(absent=frozenset({"member_epoch"})),
+    "Node": _shape("session_key"),
     "NodeFeatures": Shape(hidden=frozenset({"role", "id"}), more=_node_name),
     "Partition": Shape(
         hidden=frozenset({"topic_id", "last_known_elr", "partition_epoch"}),

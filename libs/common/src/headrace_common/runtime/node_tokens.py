@@ -42,15 +42,16 @@ class NodeTokens:
     @property
     def shown(self) -> str:
         """What this process shows."""
-        return self._present()[0].decode()
+        return self.read()[0].decode()
 
     def takes(self, token: str) -> bool:
         """Whether a caller that shows ``token`` is a node; the answer takes the same time for every wrong one."""
         given = token.encode()
-        matches = [hmac.compare_digest(given, one) for one in self._present()]
+        matches = [hmac.compare_digest(given, one) for one in self.read()]
         return True in matches
 
-    def _present(self) -> tuple[bytes, ...]:
+    def read(self) -> tuple[bytes, ...]:
+        """All of them, the one that is shown first."""
         now = self._clock.monotonic_ms()
         if now - self._looked_ms >= LOOK_EVERY_MS:
             self._looked_ms = now

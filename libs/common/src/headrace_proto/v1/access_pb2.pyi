@@ -367,16 +367,24 @@ class DescribeAccessRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PRINCIPAL_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     """Only what is said of this principal. Empty: of all."""
+    limit: _builtins.int
+    """So many rules, roles and blocks, about, and targets of roles. 0: 1,000, which is the most."""
+    after: _builtins.str
+    """What the page before said. Empty: the first page."""
     def __init__(
         self,
         *,
         principal: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        after: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["principal", b"principal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "limit", b"limit", "principal", b"principal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -384,6 +392,8 @@ Global___DescribeAccessRequest: _TypeAlias = DescribeAccessRequest  # noqa: Y015
 
 @_typing.final
 class DescribeAccessResponse(_message.Message):
+    """What changes while somebody reads page after page may be missed."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODE_FIELD_NUMBER: _builtins.int
@@ -394,24 +404,29 @@ class DescribeAccessResponse(_message.Message):
     BLOCKED_FIELD_NUMBER: _builtins.int
     SUPER_USERS_FIELD_NUMBER: _builtins.int
     FAULTS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
     mode: _builtins.str
     """"open", "permissive" or "closed"."""
     generation: _builtins.int
+    next: _builtins.str
+    """What the next page is asked after. Empty: this is the last."""
     @_builtins.property
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessRule]: ...
     @_builtins.property
     def bindings(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessBinding]: ...
     @_builtins.property
     def roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessRole]:
-        """Those of one's own, and the built-in ones."""
+        """Those of one's own, and on the first page the built-in ones."""
 
     @_builtins.property
     def blocked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
-    def super_users(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def super_users(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """On the first page."""
+
     @_builtins.property
     def faults(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Rows that this version cannot read, and why."""
+        """Rows that this version cannot read, and why; the first 100, on the first page."""
 
     def __init__(
         self,
@@ -424,10 +439,11 @@ class DescribeAccessResponse(_message.Message):
         blocked: _abc.Iterable[_builtins.str] | None = ...,
         super_users: _abc.Iterable[_builtins.str] | None = ...,
         faults: _abc.Iterable[_builtins.str] | None = ...,
+        next: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bindings", b"bindings", "blocked", b"blocked", "faults", b"faults", "generation", b"generation", "mode", b"mode", "roles", b"roles", "rules", b"rules", "super_users", b"super_users"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bindings", b"bindings", "blocked", b"blocked", "faults", b"faults", "generation", b"generation", "mode", b"mode", "next", b"next", "roles", b"roles", "rules", b"rules", "super_users", b"super_users"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -85,11 +85,19 @@ class AccessAdmin:
         )
 
     async def describe_access(self, principal: str | None = None) -> AccessDescription:
-        """The mode, rules, roles and blocks: all, or what is said of one principal."""
+        """
+        The mode, rules, roles and blocks: all, or what is said of one principal. It comes page by page: what changes
+        meanwhile may be missed.
+        """
         request = pb.DescribeAccessRequest(principal=principal or "")
-        return AccessDescription.of(
-            await self._call(lambda stub, timeout: stub.DescribeAccess(request, timeout=timeout))
-        )
+        found = pb.DescribeAccessResponse()
+        while True:
+            page = await self._call(lambda stub, timeout: stub.DescribeAccess(request, timeout=timeout))
+            found.MergeFrom(page)  # lists grow, and the newest mode and generation count
+            if not page.next or page.next == request.after:
+                found.ClearField("next")
+                return AccessDescription.of(found)
+            request.after = page.next
 
     async def explain_access(
         self, principal: str, operation: str, type: str, name: str = "", *, host: str | None = None

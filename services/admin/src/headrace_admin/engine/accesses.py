@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
+from headrace_admin.core.access_pages import make_page
 from headrace_common.core.access.api_keys import ApiKey
 from headrace_common.core.access.changes import Rule
 from headrace_common.core.access.control import Rights
@@ -17,19 +18,20 @@ from headrace_common.core.access.principal import Grantee, Principal, PrincipalT
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
 from headrace_common.core.access.roles import BUILT_IN_ROLES, Binding, Role
 from headrace_common.core.access.rows import Mode, View
-from headrace_common.core.access.state import Access, Caller
+from headrace_common.core.access.state import Caller
 from headrace_common.core.access.users import User
 from headrace_common.core.errors import Rejected
 from headrace_common.core.quotas.entities import Entity, parse_entity
 from headrace_common.core.quotas.kinds import Quota
 
+FAULTS_MAX: Final = 100
 Views: TypeAlias = Callable[[], View]
 """The rows of the newest image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is said of one principal, or of all that somebody may know of."""
+    """A page of what is said of one principal, or of all that somebody may know of."""
 
     mode: Mode
     generation: int
@@ -37,11 +39,13 @@ class Described:
     """By principal."""
     bindings: tuple[Binding, ...]
     roles: tuple[Role, ...]
-    """One's own by name, then the built-in ones."""
+    """One's own by name, then, on the first page, the built-in ones."""
     blocked: tuple[Principal, ...]
     super_users: tuple[Principal, ...]
     faults: tuple[str, ...]
     """Rows that cannot be read, and why; for those who may describe the cluster."""
+    next: str = ""
+    """What the next page is asked after; empty: this is the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +78,34 @@ class Accesses:
         """Whether it may do everything: a super user, by a key or token for everything."""
         return caller.scope is None and not caller.vouched and self._views().access.is_super(caller.grantees)
 
-    def describe(self, rights: Rights, principal: str = "") -> Described:
+    def describe(self, rights: Rights, principal: str = "", *, limit: int = 0, after: str = "") -> Described:
         """
-        All that the caller may know; or what is said of one principal, group, or everyone of a type.
+        A page of all that the caller may know; or of what is said of one principal, group, or everyone of a type.
+
+        Args:
+            limit, after: as ``make_page`` takes them.
 
         Raises:
-            Rejected: this is no principal.
+            Rejected: this is no principal, or no page.
             Denied: the caller may not know of this one.
         """
-        view = self._views()
+        view, of = self._views(), None
         if principal:
-            only = parse_grantee(principal)
-            rights.check(Operation.DESCRIBE, ResourceType.PRINCIPAL, str(only))
-            return _described(view, lambda one: one == only, view.access.bindings.get(only, frozenset()), ())
-        faults = view.faults if rights.shows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME) else ()
-        return _described(view, lambda one: _shows(rights, one), None, faults)
+            of = parse_grantee(principal)
+            rights.check(Operation.DESCRIBE, ResourceType.PRINCIPAL, str(of))
+        page = make_page(view.access, lambda one: _shows(rights, one), of, limit, after)
+        told = _beside(view, rights, of) if not after else _Beside()
+        return Described(
+            view.mode,
+            view.access.generation,
+            tuple(one for one in page.entries if isinstance(one, Rule)),
+            tuple(one for one in page.entries if isinstance(one, Binding)),
+            (*(one for one in page.entries if isinstance(one, Role)), *told.roles),
+            tuple(one for one in page.entries if isinstance(one, Principal)),
+            told.super_users,
+            told.faults,
+            page.next,
+        )
 
     def keys(self, rights: Rights, owner: str = "") -> list[ListedKey]:
         """
@@ -166,35 +183,20 @@ def _shows_keys(rights: Rights, owner: Principal) -> bool:
     return _shows(rights, owner) or rights.shows(Operation.DESCRIBE_TOKENS, ResourceType.PRINCIPAL, str(owner))
 
 
-def _described(
-    view: View, shown: Callable[[Grantee | Role], bool], of: frozenset[Binding] | None, faults: tuple[str, ...]
-) -> Described:
-    """``of``: only the roles of these bindings; None: all that are ``shown``, and the built-in ones."""
+class _Beside(NamedTuple):
+    """What stands on the first page, beside the entries."""
+
+    roles: tuple[Role, ...] = ()
+    super_users: tuple[Principal, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+def _beside(view: View, rights: Rights, of: Grantee | None) -> _Beside:
     access = view.access
-    return Described(
-        view.mode,
-        access.generation,
-        _rules(access, shown),
-        tuple(one for who in sorted(access.bindings, key=str) if shown(who) for one in _sorted(access.bindings[who])),
-        _roles(access, shown, of),
-        tuple(sorted(filter(shown, access.blocked), key=str)),
-        tuple(sorted(filter(shown, access.super_users), key=str)),
-        faults,
-    )
-
-
-def _rules(access: Access, shown: Callable[[Grantee | Role], bool]) -> tuple[Rule, ...]:
-    whose = (who for who in sorted(access.rules, key=str) if shown(who))
-    return tuple(Rule(who, grant) for who in whose for grant in sorted(access.rules[who], key=str))
-
-
-def _sorted(bindings: frozenset[Binding]) -> list[Binding]:
-    return sorted(bindings, key=str)
-
-
-def _roles(access: Access, shown: Callable[[Grantee | Role], bool], of: frozenset[Binding] | None) -> tuple[Role, ...]:
-    own = [access.roles[name] for name in sorted(access.roles)]
-    if of is None:
-        return (*filter(shown, own), *BUILT_IN_ROLES.values())
-    names = {binding.role for binding in of}
-    return tuple(role for role in (*own, *BUILT_IN_ROLES.values()) if role.name in names)
+    if of is not None:
+        named = {binding.role for binding in access.bindings.get(of, ())}
+        roles = tuple(role for name, role in BUILT_IN_ROLES.items() if name in named)
+        return _Beside(roles, tuple(access.super_users & {of}))
+    super_users = tuple(sorted((one for one in access.super_users if _shows(rights, one)), key=str))
+    sees_faults = rights.shows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    return _Beside(tuple(BUILT_IN_ROLES.values()), super_users, view.faults[:FAULTS_MAX] if sees_faults else ())

@@ -31,6 +31,7 @@ def described_message(described: Described) -> pb.DescribeAccessResponse:
         blocked=map(str, described.blocked),
         super_users=map(str, described.super_users),
         faults=described.faults,
+        next=described.next,
     )
 
 

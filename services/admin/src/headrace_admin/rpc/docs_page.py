@@ -1,35 +1,61 @@
-"""The documentation page: one file of our own that reads ``/openapi.json``; nothing comes from other machines."""
+"""
+The pages for people, each one file of our own; nothing comes from other machines. ``docs.html`` reads
+``/openapi.json``; ``login.html`` is what a browser gets in its place that has not logged in, and logs it in.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from functools import cache
 from importlib.resources import files
 from typing import Final
 
 from fastapi import APIRouter
-from starlette.responses import HTMLResponse
+from starlette.datastructures import Headers
+from starlette.responses import HTMLResponse, Response
+from starlette.types import Scope
 
-_FILE: Final = "docs.html"
+from headrace_common.core.errors import HeadraceError, Kind
+from headrace_common.http.access_gate import answer_problem
+
+_DOCS: Final = "docs.html"
+_LOGIN: Final = "login.html"
+_PATH: Final = "/docs"
 
 
 def docs_routes() -> APIRouter:
-    page = files("headrace_admin.rpc").joinpath(_FILE).read_text("utf-8")
-    headers = {
-        "content-security-policy": (
-            f"default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-            f"script-src '{_hash(page, 'script')}'; style-src '{_hash(page, 'style')}'"
-        ),
-        "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer",
-    }
     routes = APIRouter()
 
-    @routes.get("/docs", include_in_schema=False)
+    @routes.get(_PATH, include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(page, headers=headers)
+        return _page(_DOCS)
 
     return routes
+
+
+def answer_refused(error: HeadraceError, scope: Scope) -> Response:
+    """A problem, or for a browser that asks for the page, and is not logged in, how to."""
+    asks_for_page = scope["path"] == _PATH and "text/html" in Headers(scope=scope).get("accept", "")
+    if error.kind is Kind.UNAUTHENTICATED and asks_for_page:
+        return _page(_LOGIN, status=401)
+    return answer_problem(error, scope)
+
+
+def _page(name: str, status: int = 200) -> HTMLResponse:
+    text, policy = _read(name)
+    return HTMLResponse(text, status, {"content-security-policy": policy})
+
+
+@cache
+def _read(name: str) -> tuple[str, str]:
+    """A page and its content security policy, by which nothing of it works but what stands in the file."""
+    text = files("headrace_admin.rpc").joinpath(name).read_text("utf-8")
+    policy = (
+        f"default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        f"script-src '{_hash(text, 'script')}'; style-src '{_hash(text, 'style')}'"
+    )
+    return text, policy
 
 
 def _hash(page: str, tag: str) -> str:

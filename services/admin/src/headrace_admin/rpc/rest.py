@@ -15,11 +15,13 @@ from fastapi.exceptions import RequestValidationError
 from opentelemetry.metrics import Meter
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from headrace_admin.config import Limits
+from headrace_admin.ports import Seals
 from headrace_admin.rpc import models
 from headrace_admin.rpc.answer_types import ANSWERS
-from headrace_admin.rpc.docs_page import docs_routes
+from headrace_admin.rpc.docs_page import answer_refused, docs_routes
 from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.rest_access import access_routes
 from headrace_admin.rpc.rest_broker_changes import broker_change_routes, node_routes
@@ -29,22 +31,27 @@ from headrace_admin.rpc.rest_groups import group_routes
 from headrace_admin.rpc.rest_messages import message_routes
 from headrace_admin.rpc.rest_reassignments import reassignment_routes
 from headrace_admin.rpc.rest_restore import restore_routes
+from headrace_admin.rpc.rest_session import session_routes
 from headrace_admin.rpc.rest_status import status_routes
 from headrace_admin.rpc.rest_streams import streams_routes
 from headrace_admin.rpc.rest_topics import topic_routes
 from headrace_admin.rpc.rest_transactions import transaction_routes
 from headrace_admin.rpc.route_table import RouteRules
 from headrace_admin.rpc.schemas import REFERENCE, components
+from headrace_admin.rpc.session_gate import SessionGate, Sessions
+from headrace_common.core.access.rows import Mode
 from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
 from headrace_common.http.access_gate import AccessGate
 from headrace_common.http.foreign_pages import Hosts
 from headrace_common.http.json_gate import JsonGate
 from headrace_common.http.metrics import RestMetrics
+from headrace_common.http.paces import PaceBounds, Paces
 from headrace_common.http.problems import MEDIA_TYPE, problem, problem_of
 from headrace_common.http.queries import refuse_unknown_query
+from headrace_common.http.safe_headers import SafeHeaders
 from headrace_common.http.verbs import HeadAsGet, allowed
 from headrace_common.runtime.access_gate import Access
-from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +62,11 @@ the same request may be retried, and what to do next.
 
 
 class RestApp(FastAPI):
-    """FastAPI whose document says what really comes back: problems, and only those."""
+    """FastAPI whose document says what really comes back: problems, and only those. All of it is safe for browsers."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """With headers around all that answers, faults of ours too."""
+        return SafeHeaders(super().build_middleware_stack())
 
     def openapi(self) -> dict[str, Any]:
         """The document; made once."""
@@ -80,7 +91,9 @@ def rest_app(
     *,
     ready: Callable[[], bool],
     hosts: Hosts,
-    access: Access | None = None,
+    access: Access,
+    seals: Seals,
+    clock: Clock | None = None,
     meter: Meter | None = None,
 ) -> FastAPI:
     """
@@ -88,7 +101,8 @@ def rest_app(
 
     Args:
         ready: whether this process has joined the cluster and is not leaving.
-        access: who calls and what they may; None: everybody everything.
+        access: who calls and what they may.
+        seals: of cookies.
         meter: measures requests where it is given.
         hosts: the names by which it may be asked for.
     """
@@ -101,16 +115,20 @@ def rest_app(
         responses={"default": {"model": models.Problem}},
         redirect_slashes=False,
     )
+    clock = clock or SystemClock()
+    sessions = Sessions(seals, clock, access)
+    paces = Paces(_pace_bounds(limits), clock, lambda: access.view.mode is Mode.CLOSED)
     routers = [
+        session_routes(engines.administration, sessions, paces),
         cluster_routes(engines.administration),
-        status_routes(engines.statuses),
+        status_routes(engines.statuses, paces),
         reassignment_routes(engines.administration, engines.reassignments),
         broker_change_routes(engines.administration, engines.reassignments),
         node_routes(engines.administration, engines.reassignments),
         election_routes(engines.administration),
         restore_routes(engines.administration),
         topic_routes(engines.administration),
-        message_routes(engines.messages),
+        message_routes(engines.messages, paces),
         group_routes(engines.groups, engines.resets),
         streams_routes(engines.streams),
         transaction_routes(engines.transactions, engines.open_transactions),
@@ -125,13 +143,27 @@ def rest_app(
     _errors(app)
     app.add_middleware(HeadAsGet)
     app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, hosts=hosts)
-    if access is not None:
-        app.add_middleware(AccessGate, access=access, rule_of=RouteRules(every))  # before anything reads the body
+    app.add_middleware(  # before anything reads the body
+        AccessGate,
+        access=access,
+        rule_of=RouteRules(every),
+        answer=answer_refused,
+        bearer=sessions.find_bearer,
+        paces=paces,
+    )
+    app.add_middleware(SessionGate, sessions=sessions, hosts=hosts)
     if meter is not None:
-        app.add_middleware(
-            RestMetrics, meter=meter, clock=SystemClock(), service="admin"
-        )  # added last: around the gate
+        app.add_middleware(RestMetrics, meter=meter, clock=clock, service="admin")  # added last: around the gate
     return app
+
+
+def _pace_bounds(limits: Limits) -> PaceBounds:
+    return PaceBounds(
+        caller=limits.http_requests_per_second,
+        stranger=limits.http_strangers_per_second,
+        reads=limits.http_reads_per_second,
+        reads_at_once=limits.http_reads_per_principal_max,
+    )
 
 
 def _health(app: FastAPI, ready: Callable[[], bool]) -> None:

@@ -9,6 +9,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import Message
 from pydantic import BaseModel
 
+from headrace_admin.core.access_pages import PAGE_MAX
 from headrace_admin.engine.accesses import Accesses
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.observations import Observations
@@ -48,9 +49,12 @@ def _rules(routes: APIRouter, accesses: Accesses, observations: Observations, en
     @routes.get("/access", operation_id="describe_access")
     async def describe_access(
         principal: Annotated[str, Query(max_length=300, description="Only what is said of it. Empty: of all.")] = "",
+        limit: Annotated[int, Query(ge=0, le=PAGE_MAX, description="Entries on a page, about. 0: 1,000.")] = 0,
+        after: Annotated[str, Query(max_length=4_000, description="The `next` of the page before.")] = "",
     ) -> answer_types.Access:
-        """Rules, bindings, roles and blocks, as far as the caller may know of them."""
-        return json_of(out.described_message(accesses.describe(current_rights(), principal)))
+        """A page of rules, bindings, roles and blocks, as far as the caller may know of them."""
+        described = accesses.describe(current_rights(), principal, limit=limit, after=after)
+        return json_of(out.described_message(described))
 
     @routes.post("/access/changes", operation_id="change_access")
     async def change_access(body: shapes.ChangeAccess) -> answer_types.AccessChanged:

@@ -11,13 +11,15 @@ from headrace_admin.rpc import models
 from headrace_admin.rpc.contents import Form, message_of, record_out
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import Offset
+from headrace_common.http.paces import Paces
+from headrace_common.runtime.access_gate import current_shown
 
 TopicPath = Annotated[str, Path(min_length=1, max_length=249)]
 PartitionPath = Annotated[int, Path(ge=0, le=models.INT32_MAX)]
 _DIGITS_MAX = 19
 
 
-def message_routes(messages: Messages) -> APIRouter:
+def message_routes(messages: Messages, paces: Paces) -> APIRouter:
     """All routes of this module."""
     routes = APIRouter(prefix="/v1/topics/{topic}", tags=["messages"])
 
@@ -47,16 +49,17 @@ def message_routes(messages: Messages) -> APIRouter:
     ) -> models.Records:
         """Read a few records of one partition, from an offset on."""
         start = _start(offset)
-        if start == "latest":
-            start = await messages.end(topic, partition)
-        page = await messages.read(
-            topic,
-            partition,
-            None if isinstance(start, str) else start,
-            limit=limit,
-            bytes_max=bytes_max,
-            wait_ms=wait_ms,
-        )
+        with paces.reading(current_shown()):
+            if start == "latest":
+                start = await messages.end(topic, partition)
+            page = await messages.read(
+                topic,
+                partition,
+                None if isinstance(start, str) else start,
+                limit=limit,
+                bytes_max=bytes_max,
+                wait_ms=wait_ms,
+            )
         return models.Records(
             records=[record_out(message, form) for message in page.messages], next_offset=page.next_offset
         )

@@ -265,7 +265,9 @@ class AdminServicer(GeneratedServicer):
     async def DescribeAccess(
         self, request: access_pb2.DescribeAccessRequest, context: Context
     ) -> access_pb2.DescribeAccessResponse:
-        return access_out.described_message(self._accesses.describe(current_rights(), request.principal))
+        return access_out.described_message(
+            self._accesses.describe(current_rights(), request.principal, limit=request.limit, after=request.after)
+        )
 
     @override
     async def ExplainAccess(

@@ -16,6 +16,7 @@ from headrace_common.http.foreign_pages import Hosts
 from headrace_common.http.json_gate import JsonGate
 from headrace_common.http.metrics import RestMetrics
 from headrace_common.http.queries import refuse_unknown_query
+from headrace_common.http.safe_headers import SafeHeaders
 from headrace_common.http.verbs import HeadAsGet
 from headrace_common.runtime.clock import SystemClock
 from headrace_connect_worker.ports import Callers
@@ -95,6 +96,7 @@ def rest_app(worker: Worker, callers: Callers, *, hosts: Hosts, meter: Meter | N
     app.add_middleware(AccessGate, callers=callers, routes=every)  # before anything reads the body
     if meter is not None:
         app.add_middleware(RestMetrics, meter=meter, clock=SystemClock(), service="connect")  # around the gates
+    app.add_middleware(SafeHeaders)
     for router in routers:
         app.include_router(router, dependencies=[Depends(_strict_changes)])
     add_error_answers(app)
