@@ -14,7 +14,7 @@ from headrace_admin.core.access_pages import PAGE_MAX, Entry, make_page
 from headrace_common.core.access.changes import Rule
 from headrace_common.core.access.grants import Grant
 from headrace_common.core.access.principal import Grantee
-from headrace_common.core.access.resources import Operation, ResourceType, Target, literal
+from headrace_common.core.access.resources import Operation, ResourceType, Target, literal, operation_set
 from headrace_common.core.access.roles import Binding, Role
 from headrace_common.core.access.state import Access
 from headrace_common.core.errors import Rejected
@@ -36,7 +36,7 @@ BINDINGS: Final[dict[Grantee, frozenset[Binding]]] = {
 ACCESS: Final = Access(
     rules={user(name): frozenset(grant(f"{name}-{n}") for n in range(3)) for name in ("bob", "alice", "b")},
     bindings=BINDINGS,
-    roles={name: Role(name, {}) for name in ("own", "another")},
+    roles={name: Role(name, {ResourceType.TOPIC: operation_set(Operation.READ)}) for name in ("own", "another")},
     blocked=frozenset({user("x"), BOB}),
 )
 

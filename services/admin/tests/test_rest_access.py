@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from libs.common.tests.kit.access import allow
 from libs.common.tests.kit.closed import Rows, bearing, key_of, key_text, user
 from libs.common.tests.kit.document import Document
@@ -19,7 +18,6 @@ from services.admin.tests.kit.world import LIMITS
 from starlette.routing import BaseRoute
 
 from headrace_admin.adapters.aes_seals import AesSeals
-from headrace_admin.config import Limits
 from headrace_admin.rpc.access_table import ACCESS
 from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.route_table import ROUTES, As, RouteRules
@@ -79,16 +77,12 @@ class Rest:
 @pytest.fixture
 async def rest() -> AsyncIterator[Rest]:
     async with opened(rows()) as front:
-        app = make_app(front)
+        hosts, seals = Hosts.of([]), AesSeals.of_this_process()
+        app = rest_app(front.engines, NO_PACE, ready=lambda: True, hosts=hosts, access=front.access, seals=seals)
         rules: Any = next(layer.kwargs["rule_of"] for layer in app.user_middleware if "rule_of" in layer.kwargs)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield Rest(front, app, rules.routes, client)
-
-
-def make_app(front: Front, limits: Limits = NO_PACE, **more: Any) -> FastAPI:
-    more = {"hosts": Hosts.of([]), "seals": AesSeals.of_this_process()} | more
-    return rest_app(front.engines, limits, ready=lambda: True, access=front.access, **more)
 
 
 def names_of(routes: Iterable[BaseRoute]) -> set[str]:

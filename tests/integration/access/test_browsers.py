@@ -5,7 +5,7 @@ here (DNS rebinding), gets nothing from any port that speaks HTTP. The requests 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -41,11 +41,11 @@ PATHS: Final = (
 @dataclass(frozen=True)
 class Answered:
     status: int
-    headers: Mapping[str, str]
+    headers: dict[str, str]
     body: bytes
 
 
-def ask(at: str, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Answered:
+def ask(at: str, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Answered:
     """With these headers alone, ``Host`` among them."""
     where = Endpoint.parse(at)
     connection = HTTPConnection(where.host, where.port, timeout=20)
@@ -104,7 +104,8 @@ def test_who_logs_in_is_in_until_the_logout(cluster: LocalCluster, browser: http
 def test_pages_of_others_get_nothing(cluster: LocalCluster, browser: httpx.Client) -> None:
     cookie = f"headrace={log_in(browser)}"
     of_admin, of_worker = cluster.process("admin").http, cluster.process("connect-1").http
-    assert of_admin and of_worker
+    assert of_admin
+    assert of_worker
     metrics = [one.metrics for one in cluster.processes if one.metrics]
     assert len(metrics) >= 4
     with AdminClient(cluster.bootstrap_servers) as admin:
@@ -118,8 +119,8 @@ def test_pages_of_others_get_nothing(cluster: LocalCluster, browser: httpx.Clien
     assert browser.get("/v1/session").status_code == 200, "nobody was logged out by it"
 
 
-def assert_refused(at: str, method: str, path: str, shown: Mapping[str, str]) -> None:
-    """Under a name that was rebound nothing is answered; from another origin nothing is done, and nothing can be read."""
+def assert_refused(at: str, method: str, path: str, shown: dict[str, str]) -> None:
+    """Under a name that was rebound nothing is answered; from another origin nothing is done, and nothing is read."""
     port = at.rpartition(":")[2]
     form = {"content-type": "text/plain"} if method != "GET" else {}
     body = b'{"name": "evil", "user": "alice", "password": "a quiet river bends"}' if method == "POST" else b""

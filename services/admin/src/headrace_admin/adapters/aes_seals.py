@@ -8,6 +8,7 @@ import base64
 import binascii
 import hmac
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from headrace_common.runtime.entropy import new_secret
@@ -36,8 +37,7 @@ class AesSeals:
     @staticmethod
     def of_this_process() -> AesSeals:
         """Nobody else opens what these seal, and nobody after the process ends."""
-        secret = new_secret(SECRET_BYTES)
-        return AesSeals(lambda: (secret,))
+        return AesSeals(cache(lambda: (new_secret(SECRET_BYTES),)))
 
     def seal(self, text: str) -> str:
         nonce = new_secret(_NONCE_BYTES)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from operator import itemgetter
 from typing import Final, TypeAlias, TypeVar
 
 from headrace_common.core.access.changes import Rule
+from headrace_common.core.access.grants import Grant
 from headrace_common.core.access.principal import Grantee, Principal
 from headrace_common.core.access.roles import Binding, Role
 from headrace_common.core.access.state import Access
@@ -66,6 +67,7 @@ def make_page(access: Access, shown: Shown, of: Grantee | None, limit: int, afte
 
 def _entries(access: Access, shown: Shown, of: Grantee | None, after: Place) -> Iterator[tuple[Place, Entry]]:
     kind, whose, _ = after
+    given: Mapping[Grantee, frozenset[Grant] | frozenset[Binding]]
     for each, given in ((_RULES, access.rules), (_BINDINGS, access.bindings)):
         if each < kind:
             continue
@@ -75,14 +77,14 @@ def _entries(access: Access, shown: Shown, of: Grantee | None, after: Place) -> 
             for item, one in sorted(((_shorten(str(one)), one) for one in given[grantee]), key=itemgetter(0)):
                 place = (each, text, item)
                 if place > after:
-                    yield place, Rule(grantee, one) if each == _RULES else one
+                    yield place, one if isinstance(one, Binding) else Rule(grantee, one)
     named = None if of is None else {binding.role for binding in access.bindings.get(of, ())}
     for name in sorted(access.roles):
         if (place := (_ROLES, name, "")) > after and (shown(access.roles[name]) if named is None else name in named):
             yield place, access.roles[name]
-    for text, grantee in _ordered(access.blocked if of is None else {of} & access.blocked, ""):
-        if (place := (_BLOCKED, text, "")) > after and (of is not None or shown(grantee)):
-            yield place, grantee
+    for text, blocked in _ordered(access.blocked, ""):
+        if (place := (_BLOCKED, text, "")) > after and (shown(blocked) if of is None else blocked == of):
+            yield place, blocked
 
 
 def _ordered(grantees: Iterable[G], start: str) -> list[tuple[str, G]]:
