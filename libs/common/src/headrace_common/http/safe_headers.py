@@ -39,7 +39,7 @@ class SafeHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in SAFE_HEADERS.items():
                     headers.setdefault(name, value)
-                if scope["scheme"] == "https" and is_public_name(Headers(scope=scope).get("host", "")):
+                if scope.get("scheme") == "https" and is_public_name(Headers(scope=scope).get("host", "")):
                     headers.setdefault("strict-transport-security", STRICT_TRANSPORT)
             await send(message)
 

@@ -127,7 +127,7 @@ def _check_private(scope: Scope) -> None:
         Rejected: whoever sees the traffic would see the password.
     """
     client = scope.get("client")
-    if scope["scheme"] != "https" and not _is_loopback(client[0] if client else ""):
+    if scope.get("scheme") != "https" and not _is_loopback(client[0] if client else ""):
         raise Rejected(
             "passwords are taken by HTTPS, or on this machine alone; give this service a certificate (tls_cert), "
             "or show an API key"

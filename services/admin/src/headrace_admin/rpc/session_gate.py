@@ -144,9 +144,9 @@ def cookie_of(scope: Scope) -> Cookie:
 
 
 def _name(scope: Scope) -> str:
-    return SECURE_COOKIE if scope["scheme"] == "https" else COOKIE
+    return SECURE_COOKIE if scope.get("scheme") == "https" else COOKIE
 
 
 def _set(scope: Scope, value: str, seconds: int) -> str:
-    secure = "; Secure" if scope["scheme"] == "https" else ""
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
     return f"{_name(scope)}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
