@@ -11,6 +11,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime import metrics_server
@@ -124,3 +125,33 @@ def test_values_whose_labels_come_and_go_are_read_at_each_look() -> None:
         page = scraped(metrics.endpoint)
         assert b'headrace_lag{partition="1",topic="2499"} 7.0' in page
         assert page.count(b"headrace_lag{") == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"127.0.0.1:9100", 200),
+        (b"[::1]:9100", 200),
+        (b"LOCALHOST:9100", 200),
+        (b"evil.example:9100", 421),
+        (b"localhost.evil.example", 421),
+        (b"[", 421),
+    ],
+)
+def test_on_loopback_no_name_but_localhost_leads_there(host: bytes, status: int) -> None:
+    head = b"GET /metrics HTTP/1.1\r\nHost: " + host + b"\r\n"
+    registry = CollectorRegistry()
+    local = metrics_server._answer(head, metrics_server._Metrics(registry, local=True))
+    assert local.startswith(b"HTTP/1.1 %d " % status)
+    assert b"access-control" not in local.lower()
+    elsewhere = metrics_server._answer(head, metrics_server._Metrics(registry, local=False))
+    assert elsewhere.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_scraper_may_say_no_host_and_this_machine_alone_is_local() -> None:
+    with serving() as endpoint:
+        with connect(endpoint, b"GET /metrics HTTP/1.0\r\n\r\n") as one:
+            assert one.recv(12) == b"HTTP/1.1 200"
+        with pytest.raises(HTTPError) as refused:
+            scraped(endpoint, Host="evil.example")
+    assert refused.value.code == 421
