@@ -37,6 +37,8 @@ class Kubernetes:
             assert body["metadata"]["name"] == name
         if self.answers:
             return self.answers.pop(0)(body)
+        if method == "POST" and body["metadata"]["name"] in self.secrets:
+            return 409, {"reason": "Conflict"}
         self.secrets[body["metadata"]["name"]] = body
         return (201 if method == "POST" else 200), {}
 
@@ -170,7 +172,7 @@ def test_one_that_ends_soon_is_followed_by_another(
     make(kubernetes, admin, "alice=90", "bob=0")
     made = kubernetes.secrets["headrace-user-alice"]
     made["metadata"]["resourceVersion"] = "7"
-    made["metadata"]["labels"]["mine"] = "stays"
+    made["metadata"]["labels"]["mine"] = made["metadata"]["annotations"]["mine"] = "stays"
     assert make(kubernetes, admin, "alice=90", "bob=0", now=NOW + timedelta(days=60)) == 0
     assert kubernetes.secrets["headrace-user-alice"] is made
     assert "with a key until 2027-03-01" in capsys.readouterr().out
@@ -179,6 +181,7 @@ def test_one_that_ends_soon_is_followed_by_another(
     after = kubernetes.secrets["headrace-user-alice"]
     assert after["stringData"]["api-key"] == "hrk_id3\n"
     assert after["metadata"]["labels"] == {"a": "b", "mine": "stays"}
+    assert after["metadata"]["annotations"]["mine"] == "stays"
     assert after["metadata"]["resourceVersion"] == "7", "nobody else changed it meanwhile"
     assert admin.keys.keys() == {"id0", "id1", "id3"}, "the one before counts until its end; nobody has id2"
 

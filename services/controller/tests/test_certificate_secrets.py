@@ -143,8 +143,13 @@ def test_where_somebody_else_makes_those_of_nodes_clients_trust_his_ca(
     assert main(arguments, api.env, account) == 1, "it is not there yet"
     assert "tls.existing.ca" in capsys.readouterr().err
     assert f"configmaps/{CA}" not in api.objects
-    theirs = {"metadata": {"name": BROKER, "resourceVersion": "1"}, "data": {"ca.crt": base64.b64encode(b"a").decode()}}
+    theirs: dict[str, Any] = {
+        "metadata": {"name": BROKER, "resourceVersion": "1"},
+        "data": {"tls.crt": "", "ca.crt": ""},
+    }
     api.objects[f"secrets/{BROKER}"] = theirs
+    assert main(arguments, api.env, account) == 1, "its issuer tells no CA"
+    api.put(BROKER, ca_crt=b"a")
     assert main(arguments, api.env, account) == 0
     assert api.objects[f"configmaps/{CA}"]["data"] == {"ca.crt": "a"}
     assert api.objects[f"secrets/{BROKER}"] is theirs
