@@ -167,6 +167,16 @@ async def test_a_wrong_password_is_refused_and_leaves_the_login_that_is_there(lo
     assert (await logged_in.get()).status_code == 200
 
 
+async def test_who_answers_without_knowing_the_password_is_no_controller(browser: Browser) -> None:
+    def pretend(request: pb.LoginRequest) -> pb.LoginResponse:
+        answer = browser.controllers(request)
+        return answer if answer.exchange_id else pb.LoginResponse(message=b"v=AAAA", made=answer.made)
+
+    browser.front.behind.answers["Controller/Login"] = pretend
+    answer = await browser.log_in()
+    assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
+
+
 async def test_another_login_takes_the_place_of_the_one_before(logged_in: Browser) -> None:
     before = logged_in.client.cookies["headrace"]
     assert (await logged_in.log_in()).status_code == 200
