@@ -72,7 +72,7 @@ _HINTS_BY_KIND = {
     Kind.UNAUTHENTICATED: "Show another credential: HEADRACE_API_KEY_FILE, or HEADRACE_USERNAME and its password; "
     "that of a profile, or of `headrace login`.",
     Kind.DENIED: "Ask somebody who may for the right; the error names it.",
-    Kind.CONFLICT: "`headrace cluster status` and `headrace broker list` show how it is now.",
+    Kind.CONFLICT: "The error names what stands in the way; change that, then try again.",
     Kind.BUSY: "`headrace cluster health` says what is missing; then try again.",
     Kind.NOT_FOUND: "`headrace topic list` and `headrace broker list` show the names.",
 }
