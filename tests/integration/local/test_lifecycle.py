@@ -215,7 +215,7 @@ def test_a_pid_that_now_belongs_to_somebody_else_is_never_signalled() -> None:
 
 def test_the_cluster_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = (
-        "import sys; from headrace_cli.local import LocalCluster; LocalCluster(sys.argv[1]).start(); "
+        "import sys; from headrace_cli.local import LocalCluster; LocalCluster(sys.argv[1], closed=False).start(); "
         "print('up', flush=True); input()"
     )
     owner = subprocess.Popen(
@@ -265,7 +265,7 @@ def test_three_etcd_members_form_a_quorum_and_one_may_go(make_cluster: MakeClust
 
 def test_ctrl_c_stops_a_cluster_in_the_foreground(tmp_path: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        command = [sys.executable, "-m", "headrace_cli", "up", "--brokers", "1", "-o", "json"]
+        command = [sys.executable, "-m", "headrace_cli", "up", "--brokers", "1", "--open", "-o", "json"]
         up = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert up.stdout is not None
         text = ""
