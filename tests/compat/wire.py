@@ -49,7 +49,7 @@ MOVING: Final = frozenset(
 ADDED: Final = frozenset({"feature_level", "feature_level_max"})
 """Fields that came after the recording."""
 
-ADDED_SETTINGS: Final = frozenset({"fencing.required"})
+ADDED_SETTINGS: Final = frozenset({"audit.access", "fencing.required"})
 """Of topics, in descriptions."""
 
 

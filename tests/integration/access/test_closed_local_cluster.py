@@ -121,7 +121,7 @@ def test_another_user_is_told_what_is_missing(cluster: LocalCluster, tmp_path: P
     said = headrace(cluster, "topic", "list", home=tmp_path, code=1)
     assert "this cluster is closed" in said
     assert "HEADRACE_API_KEY" in said
-    assert "cannot be asked" in status(cluster, tmp_path)
+    assert "how the cluster is it does not tell you: this cluster is closed" in status(cluster, tmp_path)
     assert "this cluster is closed" in status(cluster, tmp_path)
 
 

@@ -158,6 +158,13 @@ def test_who_is_taken_away_is_cut_off_and_one_of_the_same_name_has_nothing(
 
 def test_of_topics_that_one_may_not_describe_a_group_tells_nothing(cluster: LocalCluster, admin: AdminClient) -> None:
     """Not by its lag and not by its members, who hold partitions of both."""
+    admin.create_user("dora", GOOD)
+    admin.alter_access(
+        [
+            access.Put(access.bind("User:dora", "developer", "orders")),
+            access.Put(access.allow("User:dora", ["READ"], "GROUP", "both")),
+        ]
+    )
     admin.create_topic("hidden", partitions=1)
     admin.create_topic("orders-shown", partitions=1)
     with Producer(cluster.bootstrap_servers) as producer:
@@ -170,8 +177,8 @@ def test_of_topics_that_one_may_not_describe_a_group_tells_nothing(cluster: Loca
             read += len(consumer.poll(20_000))
         consumer.commit()
         assert {one.topic for one in admin.group_lag("both")} == {"hidden", "orders-shown"}
-        with AdminClient(cluster.bootstrap_servers, username="alice", password=GOOD) as alice:
-            told = [alice.group_lag("both"), alice.describe_group("both")]
+        with AdminClient(cluster.bootstrap_servers, username="dora", password=GOOD) as dora:
+            told = [dora.group_lag("both"), dora.describe_group("both")]
     for one in told:
         assert "orders-shown" in str(one)
         assert "hidden" not in str(one), one

@@ -33,7 +33,7 @@ class WorkerProcess:
         command += ["--ready-file", str(self._ready), *options]
         with self._log.open("wb") as out:
             self.process = subprocess.Popen(command, cwd=ROOT, env=os.environ.copy(), stdout=out, stderr=out)
-        self.client = httpx.Client(timeout=30)
+        self.client = httpx.Client(timeout=30, headers=cluster.local.authorization)
         self.id = ""
 
     def until_ready(self) -> WorkerProcess:

@@ -55,10 +55,12 @@ class Comparing:
         return found[0]
 
 
-def interrupted(worker: WorkerProcess, comparing: Comparing) -> int:
+def interrupted(worker: WorkerProcess, comparing: Comparing, cluster: TestCluster) -> int:
     """Ctrl+C at a command that waits; the process that compared for it."""
     command = [sys.executable, "-m", "headrace_cli", "connect", "verify", "s", "--url", f"http://{worker.id}"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as cli:
+    key = cluster.local.authorization["Authorization"].removeprefix("Bearer ")
+    environment = {**os.environ, "HEADRACE_API_KEY": key}  # that of the local file goes where the cluster says it is
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as cli:
         pid = comparing.next(worker)
         cli.send_signal(signal.SIGINT)
         _, said = cli.communicate(timeout=60)
@@ -101,7 +103,7 @@ def test_a_slow_verification_is_looked_at_deleted_and_ended_with_its_worker(
     for worker in workers:
         worker.ask("GET", begun["path"], expect=(404,))
 
-    pid = interrupted(second, comparing)
+    pid = interrupted(second, comparing, cluster)
     wait_for(lambda: not is_alive(pid), *workers)
 
     begun = second.ask("POST", path, {"repair": True})
