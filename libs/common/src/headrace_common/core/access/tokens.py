@@ -46,7 +46,7 @@ _SHOWN_CHARS_MAX: Final = 120
 class UnknownKey(Unauthenticated):
     """A token that would be good is signed with a key that the issuer did not have when it was last asked."""
 
-    def __init__(self, message: str, alias: str, made_ms: int | None = None) -> None:
+    def __init__(self, message: str = "", alias: str = "", made_ms: int | None = None) -> None:
         super().__init__(message)
         self.alias = alias
         """Of the issuer."""
