@@ -21,10 +21,11 @@ from headrace_admin.ports import StoreFacts
 from headrace_admin.rpc.rest_streams import plain
 from headrace_common.core.errors import NetworkFailed, NotCoordinator, Rejected
 from headrace_common.core.ids import Endpoint
+from headrace_common.core.worker_address import WorkerAddress
 from headrace_proto.v1 import streams_pb2 as pb
 
-AT = Endpoint("10.0.0.1", 9500)
-NEXT = Endpoint("10.0.0.2", 9500)
+AT = WorkerAddress(Endpoint("10.0.0.1", 9500))
+NEXT = WorkerAddress(Endpoint("10.0.0.2", 9500))
 ITEMS = [WorkItem("orders/0", stateful=True), WorkItem("orders/1", stateful=True)]
 KEY = "/v1/streams/billing/stores/totals/keys/ann?column=x/y"
 ROWS = {b'["ann","x/y"]': [{"user": "ann", "n": 3}]}
@@ -36,25 +37,25 @@ class Worker:
     def __init__(self, group: aio.WorkGroup) -> None:
         self.group = group
         """Of which it is a member."""
-        self.asked: list[Endpoint] = []
+        self.asked: list[WorkerAddress] = []
         self.moves = 0
         """So many questions come while the task moves."""
-        self.dead: set[Endpoint] = set()
+        self.dead: set[WorkerAddress] = set()
         self.silent = False
         """Whether it never answers for rows."""
 
-    async def stores(self, app: str, at: Endpoint) -> list[StoreFacts]:
+    async def stores(self, app: str, at: WorkerAddress) -> list[StoreFacts]:
         self.asked.append(at)
         if at in self.dead:
             raise NetworkFailed("Connection refused")
         return [StoreFacts("totals", "orders", 2, {"user": "string", "page": "string"}), StoreFacts("seen", "x", 1, {})]
 
-    async def locate(self, app: str, at: Endpoint, request: pb.LocateKeyRequest) -> pb.LocateKeyResponse:
+    async def locate(self, app: str, at: WorkerAddress, request: pb.LocateKeyRequest) -> pb.LocateKeyResponse:
         if len(request.columns) != 2:
             raise Rejected("the keys of 'totals' are: user string, page string; 1 value was given")
         return pb.LocateKeyResponse(key=str(list(request.columns)).replace("'", '"').replace(", ", ",").encode())
 
-    async def rows(self, app: str, at: Endpoint, request: pb.QueryStoreRequest) -> list[dict[str, Any]]:
+    async def rows(self, app: str, at: WorkerAddress, request: pb.QueryStoreRequest) -> list[dict[str, Any]]:
         self.asked.append(at)
         if self.silent:
             await asyncio.Event().wait()

@@ -78,7 +78,8 @@ def test_values_are_read_alone_as_among_others(table: tuple[Any, list[Any]], dat
         values.append(value[:at] + data.draw(st.binary(max_size=4)) + value[at + data.draw(st.integers(0, 4)) :])
     together = read(schema, values)
     alone = [read(schema, [value]) for value in values]
-    assert together.table.to_pylist() == [row for one in alone for row in one.table.to_pylist()]
+    rows_alone = [row for one in alone for row in one.table.to_pylist()]
+    assert repr(together.table.to_pylist()) == repr(rows_alone), "by text: NaN, which damage makes, equals nothing"
     assert together.problems == [
         Problem(at, problem.message) for at, one in enumerate(alone) for problem in one.problems
     ]
