@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Two cores in this process's JVM, which is to start quickly: tests are many small queries."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """
+    Two cores in this process's JVM, which is to start quickly: tests are many small queries. Tests of the connector may
+    come after it, in the same context: they read its event log.
+    """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
@@ -29,6 +32,9 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.stateStore.maintenanceInterval", "1h")
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.dir", tmp_path_factory.mktemp("events").as_uri())
+        .config("spark.eventLog.compress", "false")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
