@@ -243,14 +243,14 @@ RARE: Final = frozenset({"outputs-forgotten"})
 FOUND: Final[dict[str, int]] = {
     "decided-only": 29,
     "early-checkpoint": 20,
-    "early-hops": 30,
-    "early-outputs": 7,
+    "early-hops": 6,
+    "early-outputs": 5,
     "given-up-first": 44,
     "not-ended": 18,
     "not-guarded": 3,
     "not-restored": 3,
-    "positions-first": 4,
-    "positions-later": 3,
+    "positions-first": 5,
+    "positions-later": 7,
     "state-kept": 29,
     "time-forgotten": 3,
 }

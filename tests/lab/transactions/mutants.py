@@ -320,5 +320,7 @@ FOUND: Final[dict[str, int]] = {
     "old-owners": 5,
     "stable-too-high-at-start": 7,
     "unit-by-parts": 2,
+    "prepared-times-out": 3,
+    "zombie-writes": 15,
 }
 """See ``Kind.found``; others are found by one of the first seeds."""
