@@ -51,12 +51,14 @@ class HeadraceBatchReader(DataSourceReader):
             RecordsLost: not all of it is there.
             HeadraceError: the cluster could not be asked.
         """
+        from headrace_spark.adapters.sdk_keys import shared_keys
+
         for warning in self._options.warnings:
             warn_once(warning)
         logs = self._logs()
         assert self._options.selection is not None, "a query that reads says what"
         snapshot = logs.snapshot(self._options.selection, must_exist=True)
-        return tasks_of(self._plan_ranges(snapshot, logs), self._options, snapshot, logs)
+        return tasks_of(self._plan_ranges(snapshot, logs), self._options, snapshot, logs, shared_keys(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """

@@ -1,8 +1,8 @@
 """
 What readers and writers need of a cluster, and who does it: ``adapters``. Tests have their own.
 
-``Logs`` and ``Onlookers`` are used on the driver, ``Rows`` in the tasks. Of queries that write, ``Sink`` is used in the
-tasks, with a ``RecordWriter``, and on the driver to commit.
+``Logs``, ``Onlookers`` and ``TaskKeys`` are used on the driver, ``Rows`` in the tasks. Of queries that write, ``Sink``
+is used in the tasks, with a ``RecordWriter``, and on the driver to commit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from headrace_spark.core.offsets import OffsetRange, Snapshot
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace_common.core.secret import Secret
+    from headrace_spark.core.task_keys import Scope
     from headrace_spark.core.units import CommitUnit, Owned
 
 
@@ -71,6 +73,24 @@ class Onlookers(Protocol):
         The query has read what lies before these offsets. Never fails, and blocks for three seconds at most. What comes
         too often is left out, unless it is the ``last`` that is to be seen.
         """
+        ...
+
+
+class TaskKeys(Protocol):
+    """What a query's tasks show, where it would be the driver's credential else. For one caller at a time."""
+
+    def key(self, scope: Scope | None) -> Secret:
+        """
+        A key for no more than ``scope``, which lasts for the tasks that are planned now. What the driver shows, where
+        it may make no keys, the cluster knows none, or ``scope`` is None; that is logged once.
+
+        Raises:
+            HeadraceError: the cluster could not be asked in time.
+        """
+        ...
+
+    def close(self) -> None:
+        """The query has ended: delete its keys. Never fails, and blocks for three seconds at most."""
         ...
 
 

@@ -21,17 +21,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from headrace_common.core.secret import Secret
     from headrace_spark.adapters.sdk_rows import Reading
-    from headrace_spark.ports import Logs
+    from headrace_spark.ports import Logs, TaskKeys
 
 
 class OffsetRanges(InputPartition):
-    """What one task reads: ranges, and the ids of their topics where they are known."""
+    """
+    What one task reads: ranges, and the ids of their topics where they are known; and what it shows.
 
-    def __init__(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+    The reader is pickled for the tasks of all batches before it is asked for the first partition, so a key that is made
+    for one batch comes with these.
+    """
+
+    def __init__(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str], key: Secret | None = None) -> None:
         super().__init__(tuple(ranges))
         topics = {each.partition.topic for each in ranges}
         self.topic_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics}
+        self.key = key
 
 
 def columns_of(schema: StructType) -> tuple[Column, ...]:
@@ -45,10 +52,20 @@ def columns_of(schema: StructType) -> tuple[Column, ...]:
 
 
 def tasks_of(
-    ranges: Sequence[OffsetRange], options: ConnectorOptions, snapshot: Snapshot, logs: Logs
+    ranges: Sequence[OffsetRange],
+    options: ConnectorOptions,
+    snapshot: Snapshot,
+    logs: Logs,
+    keys: TaskKeys | None = None,
 ) -> list[InputPartition]:
     """
     The tasks that read ``ranges``.
+
+    Args:
+        keys: None: what tasks show is of their own environment, or of a file.
+
+    Raises:
+        HeadraceError: no key could be made in time.
 
     The process that plans cannot see how many cores the cluster has. At least those of this machine are there; above
     that tasks are cut by size.
@@ -62,7 +79,13 @@ def tasks_of(
         offsets_max=options.max_records_per_partition,
         record_bytes=logs.record_bytes(snapshot),
     )
-    return [OffsetRanges(task, snapshot.topic_ids) for task in pack(ranges, packing)]
+    key = None
+    if keys is not None:
+        from headrace_spark.core.task_keys import reading_scope
+
+        topics = {tp.topic for tp in snapshot.bounds} | {each.partition.topic for each in ranges}
+        key = keys.key(reading_scope(topics))
+    return [OffsetRanges(task, snapshot.topic_ids, key) for task in pack(ranges, packing)]
 
 
 def rows_of(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -72,6 +95,6 @@ def rows_of(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBa
     if not isinstance(partition, OffsetRanges):
         return
     try:
-        yield from read(reading, partition.value, partition.topic_ids)
+        yield from read(reading.showing(partition.key), partition.value, partition.topic_ids)
     except HeadraceError as error:
         raise error.with_traceback(None) from None

@@ -6,7 +6,7 @@ Spark makes an object of it in many processes and pickles it between them; so it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
@@ -32,6 +32,16 @@ class HeadraceDataSource(DataSource):
         from headrace_spark.adapters.sdk_address import add_address
 
         super().__init__(add_address(options))
+        self._reaches_tasks = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """
+        Spark pickles it to processes of the driver before it asks for a reader. With the reader it goes to the tasks
+        (``plan_data_source_read`` of PySpark 4.2 and 4.3), and then it has no credential.
+        """
+        from headrace_spark.core.options import drop_token
+
+        return {**self.__dict__, "options": drop_token(self.options)} if self._reaches_tasks else self.__dict__
 
     @classmethod
     def name(cls) -> str:
@@ -56,6 +66,7 @@ class HeadraceDataSource(DataSource):
         """Of a batch query."""
         from headrace_spark.batch_reader import batch_reader
 
+        self._reaches_tasks = True
         return batch_reader(self.options, schema)
 
     @shorten_trace
@@ -63,6 +74,7 @@ class HeadraceDataSource(DataSource):
         """Of a streaming query."""
         from headrace_spark.stream_reader import HeadraceStreamReader
 
+        self._reaches_tasks = True
         return HeadraceStreamReader(self.options, schema)
 
     @shorten_trace
@@ -70,6 +82,7 @@ class HeadraceDataSource(DataSource):
         """Of a batch query; topics cannot be overwritten."""
         from headrace_spark.batch_writer import HeadraceBatchWriter
 
+        self._reaches_tasks = True
         return HeadraceBatchWriter(self.options, schema, overwrite)
 
     @shorten_trace
@@ -77,4 +90,5 @@ class HeadraceDataSource(DataSource):
         """Of one micro-batch of a streaming query."""
         from headrace_spark.stream_writer import HeadraceStreamWriter
 
+        self._reaches_tasks = True
         return HeadraceStreamWriter(self.options, schema)

@@ -18,7 +18,7 @@ from headrace_common.runtime.clock import SystemClock
 from headrace_spark.adapters.clients import warn_once
 from headrace_spark.core.offsets import Positions, Snapshot
 from headrace_spark.core.option_table import Mode
-from headrace_spark.core.options import ConnectorOptions
+from headrace_spark.core.options import ConnectorOptions, drop_token
 from headrace_spark.core.stream import (
     Answer,
     AvailableNowAsked,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace_spark.adapters.sdk_rows import Reading
-    from headrace_spark.ports import Logs, Onlookers
+    from headrace_spark.ports import Logs, Onlookers, TaskKeys
 
 STEPS_MAX: Final = 20
 """Questions to the cluster for one question of Spark."""
@@ -62,6 +62,10 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._given = dict(options)
         self._schema = schema
         self._query: StreamQuery | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For the tasks, which are given what they show with each partition."""
+        return {"_given": drop_token(self._given), "_schema": self._schema, "_query": None}
 
     # --- on the driver ---
 
@@ -112,6 +116,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open_query(self) -> StreamQuery:
         if self._query is None:
             from headrace_spark.adapters.sdk_address import cluster_of
+            from headrace_spark.adapters.sdk_keys import query_keys
             from headrace_spark.adapters.sdk_logs import SdkLogs, SdkOnlookers
 
             options = ConnectorOptions.parse(self._given, Mode.READ_STREAM)
@@ -122,6 +127,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options,
                 SdkLogs(cluster_of(options), options.client),
                 SdkOnlookers(cluster_of(options), options.client),
+                query_keys(options),
             )
         return self._query
 
@@ -146,10 +152,13 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class StreamQuery:
     """One run of a query on the driver: carries out what ``StreamPlanner`` decides. One caller at a time."""
 
-    def __init__(self, options: ConnectorOptions, logs: Logs, onlookers: Onlookers) -> None:
+    def __init__(
+        self, options: ConnectorOptions, logs: Logs, onlookers: Onlookers, keys: TaskKeys | None = None
+    ) -> None:
         self.options = options
         self._logs = logs
         self._onlookers = onlookers
+        self._keys = keys
         self._planner = StreamPlanner(stream_settings(options))
         self._clock = SystemClock()
         self._shown: Positions | None = None
@@ -179,7 +188,7 @@ class StreamQuery:
         if not planned.ranges:
             return []
         assert self._snapshot is not None, "ranges are planned by what is there"
-        return tasks_of(planned.ranges, self.options, self._snapshot, self._logs)
+        return tasks_of(planned.ranges, self.options, self._snapshot, self._logs, self._keys)
 
     def show(self, positions: Positions, *, last: bool = False) -> None:
         """Let people see how far the query is."""
@@ -188,9 +197,11 @@ class StreamQuery:
             self._onlookers.show(self.options.group(positions.reader), positions.next, last=last)
 
     def close(self) -> None:
-        """Show what was read last."""
+        """Show what was read last; its tasks' key is over."""
         if self._shown is not None:
             self.show(self._shown, last=True)
+        if self._keys is not None:
+            self._keys.close()
 
     # --- effects ---
 

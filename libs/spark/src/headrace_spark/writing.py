@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pickle import PicklingError
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from headrace.settings import ProducerSettings, read_settings
+from headrace_common.core.errors import HeadraceError
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation, new_seed
 from headrace_spark.adapters.clients import settle_worker, warn_once
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from headrace_common.core.secret import Secret
     from headrace_spark.ports import Sink
 
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -63,8 +66,32 @@ class Writing:
             job=None if mode.streams else f"batch.{new_incarnation().hex()}",
             topic=self._options.topic,
         )
+        self._task_key: Secret | None = None
         for warning in self._options.warnings:
             warn_once(warning)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """
+        Spark pickles a writer for the tasks and, of a batch job, once more for the process that commits: both show the
+        tasks' key. It is made now, since whoever commits a micro-batch makes a writer too, and needs none.
+
+        Raises:
+            PicklingError: no key could be made in time; Spark would put another text around any other error.
+        """
+        try:
+            return {**self.__dict__, "_task_key": self._task_key or self._new_task_key()}
+        except HeadraceError as error:
+            raise PicklingError(str(error)) from None
+
+    def _new_task_key(self) -> Secret | None:
+        if self._options.token is None:
+            return None
+        from headrace_spark.adapters.sdk_keys import shared_keys  # not where nobody needs keys: it loads gRPC
+        from headrace_spark.core.task_keys import writing_scope
+
+        keys = shared_keys(self._options)
+        assert keys is not None, "there is a credential"
+        return keys.key(writing_scope(self._options))
 
     def _check_settings(self) -> None:
         """The client has rules between its settings, and tells them when it is made: in the tasks, and to each."""
@@ -91,7 +118,7 @@ class Writing:
         from headrace_spark.adapters.sdk_address import cluster_of
         from headrace_spark.adapters.sdk_writing import SdkSink  # not where a query is only planned: it loads gRPC
 
-        return SdkSink(cluster_of(self._options), self._options.client)
+        return SdkSink(cluster_of(self._options, self._task_key), self._options.client)
 
 
 def _extract_messages(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:

@@ -15,10 +15,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Protocol, TypeVar
 
+from headrace_common.core.errors import HeadraceError, Unauthenticated
 from headrace_common.runtime.memory import keep_freed_memory
 
 CLIENTS_MAX: Final = 8
 """More are closed, those first that were not used for longest: a planner of Spark serves all queries of a driver."""
+LOOKS_MAX: Final = 4
+"""How often what is not there is looked for: a node may not know a topic or key yet that was made a moment ago."""
+LOOK_AGAIN_MS: Final = 300
 WARNED_MAX: Final = 1_000
 """Texts that are remembered."""
 
@@ -86,6 +90,17 @@ def settle_worker() -> None:
         keep_freed_memory()
         gc.collect()
         gc.freeze()
+
+
+def is_unknown_yet(error: HeadraceError) -> bool:
+    """Whether a node refuses a key that it may know in a moment: one that is over, or was taken back, it knows."""
+    return type(error) is Unauthenticated
+
+
+def pause(ms: float) -> None:
+    """Block this thread."""
+    if ms > 0:
+        threading.Event().wait(ms / 1000)
 
 
 def warn_once(text: str) -> None:

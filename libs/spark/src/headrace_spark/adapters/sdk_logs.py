@@ -6,7 +6,6 @@ large records are; and the group as which a query is shown.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,13 +14,18 @@ from headrace.errors import HeadraceError, UnknownTopicOrPartition
 from headrace.finding import ClusterAddress
 from headrace_common.core.ids import TopicPartition
 from headrace_common.runtime.clock import SystemClock
-from headrace_spark.adapters.clients import CLIENTS_MAX, drop_client, settings_key, share_client
+from headrace_spark.adapters.clients import (
+    CLIENTS_MAX,
+    LOOK_AGAIN_MS,
+    LOOKS_MAX,
+    drop_client,
+    pause,
+    settings_key,
+    share_client,
+)
 from headrace_spark.core.limits import Selection, check_there
 from headrace_spark.core.offsets import Bound, OffsetRange, Snapshot
 
-LOOKS_MAX: Final = 4
-"""How often what is not there is looked for: a broker may not know a topic yet that was created a moment ago."""
-LOOK_AGAIN_MS: Final = 300
 ADMIN_TIMEOUT_MS: Final = 3_000
 """What is only nice to have is not waited for any longer…"""
 ADMIN_AGAIN_MS: Final = 30_000
@@ -172,9 +176,3 @@ class _Admin:
             drop_client(key)
             _log.warning("not known or shown for now, which changes nothing in what is read: %s", error)
             return None
-
-
-def pause(ms: float) -> None:
-    """Block this thread."""
-    if ms > 0:
-        threading.Event().wait(ms / 1000)

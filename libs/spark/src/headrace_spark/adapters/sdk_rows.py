@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace import RangeReader
-from headrace.errors import PositionOutOfRange, UnknownTopicOrPartition
+from headrace.errors import PositionOutOfRange, Unauthenticated, UnknownTopicOrPartition
 from headrace.finding import ClusterAddress
 from headrace_common.core.ids import TopicPartition
-from headrace_spark.adapters.clients import settle_worker
+from headrace_common.core.secret import Secret
+from headrace_spark.adapters.clients import LOOK_AGAIN_MS, LOOKS_MAX, is_unknown_yet, pause, settle_worker
 from headrace_spark.adapters.sdk_address import cluster_of
 from headrace_spark.adapters.sdk_logs import SdkLogs
 from headrace_spark.core.columns import Column, batches, table_columns
@@ -34,7 +35,7 @@ _log = logging.getLogger("headrace.spark")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a query's tasks read: travels to them with the reader."""
+    """How a query's tasks read: travels to them with the reader, and has nothing that they show."""
 
     cluster: ClusterAddress
     columns: tuple[Column, ...]
@@ -48,12 +49,16 @@ class Reading:
     def of(options: ConnectorOptions, columns: tuple[Column, ...]) -> Reading:
         """As the options say."""
         return Reading(
-            cluster_of(options),
+            replace(cluster_of(options), api_key=None),
             columns,
             options.fail_on_data_loss,
             tuple(sorted(options.client.items())),
             options.poll_timeout_ms,
         )
+
+    def showing(self, key: Secret | None) -> Reading:
+        """The same, for a task that was given something to show."""
+        return self if key is None else replace(self, cluster=replace(self.cluster, api_key=key))
 
 
 def open_rows(reading: Reading, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> Rows:
@@ -80,7 +85,7 @@ def read(reading: Reading, ranges: Sequence[OffsetRange], topic_ids: Mapping[str
         HeadraceError: they could not be read in time.
     """
     settle_worker()
-    left = tuple(ranges)
+    left, looks = tuple(ranges), LOOKS_MAX if reading.cluster.api_key is not None else 0
     for _ in range(RESUMES_MAX):
         if not left:
             return
@@ -92,6 +97,12 @@ def read(reading: Reading, ranges: Sequence[OffsetRange], topic_ids: Mapping[str
             except (PositionOutOfRange, UnknownTopicOrPartition) as error:
                 unread = tuple(OffsetRange(TopicPartition(t, n), start, end) for t, n, start, end in rows.remaining())
                 left = _go_on(reading, unread, topic_ids, error)
+            except Unauthenticated as error:
+                if not (looks and is_unknown_yet(error)):
+                    raise
+                looks -= 1
+                pause(LOOK_AGAIN_MS)
+                left = tuple(OffsetRange(TopicPartition(t, n), start, end) for t, n, start, end in rows.remaining())
     raise RecordsLost(
         f"records of {len(left)} partitions were removed by retention again and again while they were read; give the "
         "topics a longer retention.ms or retention.bytes, or the query more tasks"

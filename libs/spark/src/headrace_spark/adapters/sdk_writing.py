@@ -15,12 +15,12 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import Producer, UnitOwner
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Unauthenticated
 from headrace.finding import ClusterAddress
 from headrace.settings import DecidingSettings
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.failpoints import failpoint
-from headrace_spark.adapters.clients import settings_key, share_client
+from headrace_spark.adapters.clients import LOOK_AGAIN_MS, LOOKS_MAX, is_unknown_yet, pause, settings_key, share_client
 from headrace_spark.core.units import CommitUnit, Owned
 
 if TYPE_CHECKING:
@@ -119,8 +119,15 @@ class SdkSink:
         failpoint("spark.claim.before")
         key = ("owner", self._bootstrap, owner, settings_key(self._deciding))
         client = share_client(key, lambda: UnitOwner(self._bootstrap, owner, **self._deciding))
-        epoch, last_sequence = client.init(claim=claim)
-        return Owned(owner, epoch, last_sequence)
+        for left in reversed(range(LOOKS_MAX)):
+            try:
+                epoch, last_sequence = client.init(claim=claim)
+                return Owned(owner, epoch, last_sequence)
+            except Unauthenticated as error:
+                if not left or self._bootstrap.api_key is None or not is_unknown_yet(error):
+                    raise
+            pause(LOOK_AGAIN_MS)
+        raise AssertionError("the last look answers or raises")
 
     def open(self, transactional_id: str | None, owner_epoch: int | None) -> SdkWriter:
         """A writer, in a transaction if it has an id."""

@@ -51,6 +51,8 @@ WRITES: Final = frozenset({Mode.WRITE_BATCH, Mode.WRITE_STREAM})
 BATCH: Final = frozenset({Mode.READ_BATCH})
 STREAM: Final = frozenset({Mode.READ_STREAM})
 OWNER_PREFIX_LENGTH_MAX: Final = 150
+TASK_KEY_MS_MIN: Final = 600_000
+TASK_KEY_MS_MAX: Final = 7 * 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,13 @@ def _times(value: str) -> Any:
     return partition_numbers(value, _TIMES_EXAMPLE, 0)
 
 
+def _task_key_lifetime(value: str) -> int:
+    found = duration_ms(value)
+    if not TASK_KEY_MS_MIN <= found <= TASK_KEY_MS_MAX:
+        raise ValueError("takes a time from 10m to 7d")
+    return found
+
+
 def _owner(value: str) -> str:
     found = text(value)
     if "/" in found or len(found) > OWNER_PREFIX_LENGTH_MAX:
@@ -91,6 +100,7 @@ OPTIONS: Final = (
     Known("headrace.token", secret, READS | WRITES),
     Known("headrace.tokenFile", text, READS | WRITES),
     Known("headrace.caFile", text, READS | WRITES),
+    Known("taskKeyLifetime", _task_key_lifetime, READS | WRITES),
     Known("assign", partition_lists, instead="'topic' names where to write"),
     Known("subscribe", topic_names, instead="'topic' names where to write"),
     Known("subscribePattern", pattern, instead="'topic' names where to write"),

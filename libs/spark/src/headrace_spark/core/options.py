@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from headrace_common.core.errors import InvalidConfig
@@ -42,6 +42,7 @@ _SELECTIONS: Final[Mapping[str, Callable[[Any], Selection]]] = {
     "subscribe": Subscribe,
     "subscribePattern": SubscribePattern,
 }
+TOKEN: Final = "headrace.token"
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """Spark passes its own options of a query on to the sink."""
 _PUSHDOWN: Final = "pushDownFilters"
@@ -57,11 +58,14 @@ class ConnectorOptions:
     cluster_id: str | None = None
     """Ours: of the cluster that is meant; where another answers, nothing is read or written."""
     token: Secret | None = None
-    """Ours: the API key, or a token of an issuer, that driver and tasks show. Spark hides it by the option's name."""
+    """Ours: the API key, or a token of an issuer, that the driver shows. Spark hides it by the option's name. Pickled
+    options do not have it: tasks are given a key of their own."""
     token_file: str | None = None
     """Ours: the file that has it, on driver and executors."""
     ca_file: str | None = None
     """Ours: the file of the cluster's CAs, on driver and executors."""
+    task_key_lifetime_ms: int | None = None
+    """Ours: how long the keys last that the driver makes for its tasks; None: as the kind of query says."""
     selection: Selection | None = None
     """What is read; None: this query writes."""
     start: Start = field(default_factory=Earliest)
@@ -99,6 +103,10 @@ class ConnectorOptions:
     warnings: tuple[str, ...] = ()
     """What was given and changes nothing, for the log."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _without_token, (values | {"token": None},)
+
     @property
     def read_committed(self) -> bool:
         return self.client.get("isolation_level") == "read_committed"
@@ -116,6 +124,15 @@ class ConnectorOptions:
             InvalidConfig: all that is wrong, in one text that names no value of a secret.
         """
         return _Parsing(mode).run(options)
+
+
+def _without_token(values: dict[str, Any]) -> ConnectorOptions:
+    return ConnectorOptions(**values)
+
+
+def drop_token(options: Mapping[str, str]) -> dict[str, str]:
+    """``options`` as they may go to tasks."""
+    return {name: value for name, value in options.items() if name.strip().lower() != TOKEN}
 
 
 def headers_wanted(options: Mapping[str, str]) -> bool:
@@ -277,6 +294,8 @@ class _Parsing:
             self._wrong.append("'maxTasks' and 'maxRecordsPerPartition' contradict each other; give one of them")
         if get("headrace.token") is not None and get("headrace.tokenFile") is not None:
             self._wrong.append("'headrace.token' and 'headrace.tokenFile' are both given; give the file alone")
+        if get("taskKeyLifetime") is not None and get("headrace.token") is None:
+            self._warnings.append("'taskKeyLifetime' changes nothing without 'headrace.token'")
         if self._group_id is not None and get("groupIdPrefix") is not None:
             self._warnings.append("'groupIdPrefix' changes nothing beside 'kafka.group.id'")
         if self._mode.writes and get("transactional", True):
@@ -314,6 +333,7 @@ _FIELDS: Final = {
     "headrace.token": "token",
     "headrace.tokenFile": "token_file",
     "headrace.caFile": "ca_file",
+    "taskKeyLifetime": "task_key_lifetime_ms",
     "failOnDataLoss": "fail_on_data_loss",
     "maxOffsetsPerTrigger": "max_offsets_per_trigger",
     "minOffsetsPerTrigger": "min_offsets_per_trigger",
