@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import pickle
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from headrace_spark.core.limits import (
     check_there,
 )
 from headrace_spark.core.option_table import OPTIONS
-from headrace_spark.core.options import ConnectorOptions, Mode
+from headrace_spark.core.options import ConnectorOptions, Mode, drop_token
 
 AT = {"kafka.bootstrap.servers": "a:1"}
 READ = AT | {"subscribe": "flights"}
@@ -324,13 +325,44 @@ def test_what_a_query_shows_has_a_name_that_spark_hides(mode: Mode) -> None:
     assert (found.token_file, found.ca_file) == (None, "/ca")
     assert "hunter2" not in repr(found)
     assert parse(at | {"headrace.tokenFile": "/key"}, mode).token_file == "/key"
-    hidden = re.compile("(?i)secret|password|token|access[.]?key")  # Spark's default of spark.redaction.regex
-    assert hidden.search("headrace.token")
     both = refusal(at | {"headrace.token": "hunter2", "headrace.tokenFile": "/key"}, mode)
     assert "are both given" in both
     empty = refusal(at | {"headrace.token": " "}, mode)
     assert "'headrace.token' takes a text" in empty
     assert "hunter2" not in both
+
+
+def test_spark_hides_the_one_secret_and_what_else_it_hides_is_refused() -> None:
+    hidden = re.compile("(?i)secret|password|token|access[.]?key")  # Spark's default of spark.redaction.regex
+    assert {known.name for known in OPTIONS if hidden.search(known.name)} == {"headrace.token", "headrace.tokenFile"}
+    for name in ("secret", "password", "token", "access.key", "accesskey"):
+        assert hidden.search(name)
+        assert kafka_settings.is_secret(f"x.{name.upper()}y")
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_is_pickled_has_no_token(mode: Mode) -> None:
+    found = parse((AT if mode.writes else READ) | {"headrace.token": "hunter2", "taskKeyLifetime": "2h"}, mode)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        sent = pickle.dumps(found, protocol)
+        assert b"hunter2" not in sent
+        assert pickle.loads(sent) == replace(found, token=None)
+    assert found.token == Secret("hunter2")
+
+
+def test_options_for_tasks_have_no_token() -> None:
+    options = {" HEADRACE.Token ": "hunter2", "headrace.tokenFile": "/key", "subscribe": "a"}
+    assert drop_token(options) == {"headrace.tokenFile": "/key", "subscribe": "a"}
+
+
+@pytest.mark.parametrize("value", ["9m", "8d", "0", "-1", "x"])
+def test_keys_of_tasks_last_for_some_time(value: str) -> None:
+    assert "'taskKeyLifetime' takes a time" in refusal(READ | {"headrace.token": "x", "taskKeyLifetime": value})
+    assert parse(READ | {"headrace.token": "x", "taskKeyLifetime": "10m"}).task_key_lifetime_ms == 600_000
+    assert parse(READ | {"headrace.token": "x", "taskKeyLifetime": "7d"}).task_key_lifetime_ms == 604_800_000
+    assert parse(READ | {"taskKeyLifetime": "10m"}).warnings == (
+        "'taskKeyLifetime' changes nothing without 'headrace.token'",
+    )
 
 
 def test_what_goes_on_is_known_to_the_client() -> None:

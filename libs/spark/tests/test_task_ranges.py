@@ -9,9 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.errors import PositionOutOfRange, UnknownTopicOrPartition, WaitTimedOut
+from headrace.errors import (
+    CredentialsExpired,
+    CredentialsRevoked,
+    PositionOutOfRange,
+    Unauthenticated,
+    UnknownTopicOrPartition,
+    WaitTimedOut,
+)
 from headrace_common.core.ids import TopicPartition
+from headrace_common.core.secret import Secret
 from headrace_spark.adapters import sdk_rows
+from headrace_spark.adapters.clients import LOOK_AGAIN_MS, LOOKS_MAX
 from headrace_spark.adapters.sdk_rows import Reading, read
 from headrace_spark.core.columns import Column
 from headrace_spark.core.losses import Cause, Loss, RecordsLost
@@ -76,6 +85,8 @@ class World:
         self.there = {A0, B0}
         monkeypatch.setattr(sdk_rows, "open_rows", self._open)
         monkeypatch.setattr(sdk_rows, "SdkLogs", lambda *_: self)
+        self.pauses: list[float] = []
+        monkeypatch.setattr(sdk_rows, "pause", self.pauses.append)
 
     def _out_of_range(self, each: OffsetRange) -> Exception | None:
         start = self.starts[each.partition]
@@ -88,11 +99,11 @@ class World:
     def still_there(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> tuple[OffsetRange, ...]:
         return tuple(each for each in ranges if each.partition in self.there)
 
-    def read(self, *, fails: bool, ranges: tuple[OffsetRange, ...] = BOTH) -> list[int]:
+    def read(self, *, fails: bool, ranges: tuple[OffsetRange, ...] = BOTH, key: Secret | None = None) -> list[int]:
         options: dict[str, Any] = {"kafka.bootstrap.servers": "b:1", "subscribe": "a", "failOnDataLoss": str(fails)}
         reading = Reading.of(ConnectorOptions.parse(options, Mode.READ_BATCH), (Column("offset", "offset"),))
         assert pickle.loads(pickle.dumps(reading)) == reading
-        found = [n for batch in read(reading, ranges, {}) for n in batch.column(0).to_pylist()]
+        found = [n for batch in read(reading.showing(key), ranges, {}) for n in batch.column(0).to_pylist()]
         assert all(rows.closed for rows in self.opened)
         return found
 
@@ -141,6 +152,35 @@ def test_retention_that_is_always_faster_ends_the_task(world: World) -> None:
     with pytest.raises(RecordsLost, match="again and again"):
         world.read(fails=False, ranges=(OffsetRange(A0, 0, 2**40),))
     assert len(world.opened) == RESUMES_MAX
+
+
+def test_a_key_that_a_broker_does_not_know_yet_is_shown_again(world: World) -> None:
+    refusals = [Unauthenticated("there is no API key k1")] * 2
+    world.fails = lambda each: refusals.pop() if each.partition == B0 and refusals else None
+    assert world.read(fails=True, key=Secret("k1")) == [*range(10), *range(5)], "each once"
+    assert world.pauses == [LOOK_AGAIN_MS] * 2
+
+
+def test_a_key_that_nobody_knows_ends_the_task(world: World) -> None:
+    world.fails = lambda _: Unauthenticated("there is no API key k1")
+    with pytest.raises(Unauthenticated):
+        world.read(fails=True, key=Secret("k1"))
+    assert len(world.opened) == LOOKS_MAX + 1
+
+
+@pytest.mark.parametrize("error", [CredentialsExpired, CredentialsRevoked])
+def test_a_key_that_is_over_ends_the_task_at_once(world: World, error: type[Unauthenticated]) -> None:
+    world.fails = lambda _: error("over")
+    with pytest.raises(error):
+        world.read(fails=True, key=Secret("k1"))
+    assert world.pauses == []
+
+
+def test_what_a_task_finds_itself_is_not_waited_for(world: World) -> None:
+    world.fails = lambda _: Unauthenticated("there is no such key")
+    with pytest.raises(Unauthenticated):
+        world.read(fails=True)
+    assert world.pauses == []
 
 
 def test_a_task_that_is_ended_closes_its_reader(world: World) -> None:
