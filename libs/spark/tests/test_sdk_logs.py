@@ -112,7 +112,7 @@ def test_a_snapshot_has_all_that_is_selected(headrace_memory: MemoryBackend, fre
 def test_what_is_not_there_is_looked_for_a_few_times(fresh: list[float]) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="not there: a"):
         logs().snapshot(Subscribe(("a",)), must_exist=True)
-    assert [ms for ms in fresh if ms] == [sdk_logs.LOOK_AGAIN_MS] * (sdk_logs.LOOKS_MAX - 1)
+    assert [ms for ms in fresh if ms] == [clients.LOOK_AGAIN_MS] * (clients.LOOKS_MAX - 1)
 
 
 def test_where_nothing_is_selected_yet_it_waits_too(fresh: list[float]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Callable, Iterator
+from pickle import PicklingError
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from pyspark.sql.worker import (
 )
 from pyspark.worker_util import pickleSer
 
-from headrace_common.core.errors import ClusterAuthorizationFailed, NetworkFailed
+from headrace_common.core.errors import ClusterAuthorizationFailed, CredentialsExpired, NetworkFailed
 from headrace_common.core.ids import TopicPartition
 from headrace_common.core.secret import Secret
 from headrace_spark import batch_reader
@@ -295,11 +296,27 @@ def test_where_no_key_can_be_made_the_drivers_travels_as_it_must(
     assert Sink.asked[-1] == ("write a", Secret(TOKEN))
 
 
+def test_a_task_whose_key_is_over_says_what_to_set(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+    def over(*_: Any) -> Any:
+        raise CredentialsExpired("API key k1 is over")
+
+    monkeypatch.setattr(sdk_rows, "open_rows", over)
+    function, partitions = plan(READS, streaming=False)
+    run, _ = pickleSer.loads(function)
+    with pytest.raises(
+        CredentialsExpired, match=r"k1 is over\. The driver gave it to this task: set 'taskKeyLifetime'"
+    ):
+        list(run(iter([pa.record_batch([pa.array(partitions, pa.binary())], names=["value"])])))
+    monkeypatch.setattr(Sink, "claim", over)
+    with pytest.raises(CredentialsExpired, match="taskKeyLifetime"):
+        run_write(write(WRITES, streaming=False)[0])
+
+
 def test_a_cluster_that_does_not_answer_fails_the_query(ring: Keyring) -> None:
     ring.fails["who_am_i"] = NetworkFailed("nobody is there")
     with pytest.raises(NetworkFailed, match="nobody is there"):
         plan(READS, streaming=False)
-    with pytest.raises(Exception, match="^nobody is there$"):
+    with pytest.raises(PicklingError, match=r"^nobody is there$"):
         write(WRITES, streaming=False)
     del ring.fails["who_am_i"]
     write(WRITES, streaming=False)

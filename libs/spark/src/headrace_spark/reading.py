@@ -97,4 +97,7 @@ def rows_of(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBa
     try:
         yield from read(reading.showing(partition.key), partition.value, partition.topic_ids)
     except HeadraceError as error:
-        raise error.with_traceback(None) from None
+        from headrace_spark.core.task_keys import explain_end
+
+        told = error if partition.key is None else explain_end(error)
+        raise told.with_traceback(None) from None

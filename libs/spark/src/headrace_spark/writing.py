@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from headrace.settings import ProducerSettings, read_settings
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import CredentialsExpired, HeadraceError
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation, new_seed
 from headrace_spark.adapters.clients import settle_worker, warn_once
@@ -104,7 +104,12 @@ class Writing:
         """In a task: write all rows."""
         sink = self._sink()
         settle_worker()
-        return SinkMessage(write_rows(sink, self._plan, self._columns, batches, _attempt()))
+        try:
+            return SinkMessage(write_rows(sink, self._plan, self._columns, batches, _attempt()))
+        except CredentialsExpired as error:
+            from headrace_spark.core.task_keys import explain_end
+
+            raise (error if self._task_key is None else explain_end(error)) from None
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
         """On the driver: make all that was written visible."""

@@ -107,7 +107,7 @@ class SdkTaskKeys:
         return TaskKey(made.key, scope, made_ms + lives.shared_ms, made.description.id)
 
     def _owned(self, admin: AdminClient, principal: str) -> list[Owned]:
-        """Its keys, without those that are deleted now. Nobody who may make keys of its own may not see them."""
+        """Its keys, without those that are deleted now."""
         owned = [Owned(key.id, key.note, key.expires_ms) for key in admin.list_keys(principal)]
         over = keys_over(owned, self._clock.now_ms())
         if over:

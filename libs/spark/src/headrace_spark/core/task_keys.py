@@ -24,6 +24,7 @@ from headrace_common.core.access.resources import (
     operation_set,
     prefix,
 )
+from headrace_common.core.errors import CredentialsExpired, HeadraceError
 from headrace_common.core.secret import Secret
 from headrace_spark.core.options import ConnectorOptions
 
@@ -143,6 +144,16 @@ class TaskKey:
     def serves(self, scope: Scope, now_ms: float) -> bool:
         """Whether further tasks may have it: it is no wider than they need."""
         return self.scope == scope and now_ms < self.until_ms
+
+
+def explain_end(error: HeadraceError) -> HeadraceError:
+    """What a task says that was given something to show which is over."""
+    if not isinstance(error, CredentialsExpired):
+        return error
+    return CredentialsExpired(
+        f"{error}. The driver gave it to this task: set 'taskKeyLifetime' above the time that a micro-batch, or the job, "
+        "takes; of a DataFrame that is used for longer, call load() again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
