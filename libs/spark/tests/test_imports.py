@@ -7,7 +7,7 @@ import sys
 
 
 def test_nothing_heavy_comes_with_options_and_offsets() -> None:
-    modules = ("options", "stream", "batch", "packing", "units", "sink_task")
+    modules = ("options", "stream", "batch", "packing", "units", "sink_task", "task_keys")
     code = "".join(f"import headrace_spark.core.{name}\n" for name in modules)
     code += (
         "import sys\nprint(sorted({'pyarrow', 'numpy', 'pyspark', 'grpc', 'google', 'headrace'} & set(sys.modules)))"

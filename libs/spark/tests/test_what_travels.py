@@ -262,6 +262,7 @@ def test_tasks_that_write_have_a_key_in_their_writer(ring: Keyring, streaming: b
         "allow WRITE TRANSACTIONAL_ID q.*",
         "allow WRITE TRANSACTIONAL_ID q/*",
     ]
+    assert pickleSer.dumps(pickleSer.loads(writer)).count(TASKS.reveal().encode()) == 1, "it is sent on as it came"
     message = run_write(function)
     assert not has_token(message)
     assert TASKS.reveal().encode() not in message
@@ -303,9 +304,7 @@ def test_a_task_whose_key_is_over_says_what_to_set(ring: Keyring, monkeypatch: p
     monkeypatch.setattr(sdk_rows, "open_rows", over)
     function, partitions = plan(READS, streaming=False)
     run, _ = pickleSer.loads(function)
-    with pytest.raises(
-        CredentialsExpired, match=r"k1 is over\. The driver gave it to this task: set 'taskKeyLifetime'"
-    ):
+    with pytest.raises(CredentialsExpired, match=r"k1 is over\. The driver gave it to this task"):
         list(run(iter([pa.record_batch([pa.array(partitions, pa.binary())], names=["value"])])))
     monkeypatch.setattr(Sink, "claim", over)
     with pytest.raises(CredentialsExpired, match="taskKeyLifetime"):

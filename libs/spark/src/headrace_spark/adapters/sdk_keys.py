@@ -58,7 +58,7 @@ class SdkTaskKeys:
 
     def key(self, scope: Scope | None) -> Secret:
         now_ms = self._clock.monotonic_ms()
-        self._held = [one for one in self._held if now_ms < one.until_ms][-HELD_MAX:]
+        self._held = [one for one in self._held if now_ms < one.end_ms][-HELD_MAX:]
         if scope is None:
             return self._as_before(frozenset(), "no key can name what it writes").shown
         held = next((one for one in self._held if one.serves(scope, now_ms)), None)
@@ -104,7 +104,7 @@ class SdkTaskKeys:
             return self._as_before(scope, f"{who.principal} has {len(owned)} keys; delete some")
         made_ms = self._clock.monotonic_ms()
         made = admin.create_key(lifetime=timedelta(milliseconds=lives.life_ms), scope=scope, note=NOTE)
-        return TaskKey(made.key, scope, made_ms + lives.shared_ms, made.description.id)
+        return TaskKey(made.key, scope, made_ms + lives.shared_ms, made_ms + lives.life_ms, made.description.id)
 
     def _owned(self, admin: AdminClient, principal: str) -> list[Owned]:
         """Its keys, without those that are deleted now."""
@@ -119,7 +119,8 @@ class SdkTaskKeys:
 
     def _as_before(self, scope: Scope, why: str) -> TaskKey:
         warn_once(f"tasks are given what headrace.token says, and no key of their own: {why}")
-        return TaskKey(self._own, scope, self._clock.monotonic_ms() + min(AS_BEFORE_MS, self._lives.shared_ms))
+        until_ms = self._clock.monotonic_ms() + min(AS_BEFORE_MS, self._lives.shared_ms)
+        return TaskKey(self._own, scope, until_ms, until_ms)
 
 
 def query_keys(options: ConnectorOptions) -> SdkTaskKeys | None:

@@ -138,6 +138,8 @@ class TaskKey:
     scope: Scope
     until_ms: float
     """In monotonic ms: from then on another one is made."""
+    end_ms: float
+    """In monotonic ms: from then on it is over."""
     id: str | None = None
     """None: it is what the driver shows."""
 
@@ -151,8 +153,8 @@ def explain_end(error: HeadraceError) -> HeadraceError:
     if not isinstance(error, CredentialsExpired):
         return error
     return CredentialsExpired(
-        f"{error}. The driver gave it to this task: set 'taskKeyLifetime' above the time that a micro-batch, or the job, "
-        "takes; of a DataFrame that is used for longer, call load() again"
+        f"{error}. The driver gave it to this task: set 'taskKeyLifetime' above the time that a micro-batch, or the "
+        "job, takes; of a DataFrame that is used for longer, call load() again"
     )
 
 
