@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace.access import Put, allow
 from headrace.testing.clusters import TestCluster
+from headrace_common.core.access.api_keys import parse_key
+from headrace_spark.core.task_keys import NOTE
 
 if TYPE_CHECKING:
     from .conftest import Reads, Sunk
@@ -38,6 +40,13 @@ def key(headrace_cluster: TestCluster) -> Iterator[str]:
         admin.alter_access(rules)
         made = admin.create_key(CANARY)
         yield made.key.reveal()
+
+
+def keys_of_tasks(cluster: TestCluster, topic: str) -> dict[str, set[str]]:
+    """Those for a topic: what they may be used for, by id."""
+    with cluster.admin() as admin:
+        made = {key.id: set(map(str, key.scope)) for key in admin.list_keys(CANARY) if key.note == NOTE}
+    return {id: scope for id, scope in made.items() if any(f" {topic}" in grant for grant in scope)}
 
 
 def plan_of(frame: DataFrame) -> str:
@@ -91,3 +100,28 @@ def test_a_key_is_used_and_is_nowhere_to_be_seen(
     assert not [event for event in ENDED if event not in texts[2]]
     assert "headrace" in texts[2], "the plans are in it"
     assert "redacted" in texts[2]
+
+
+def test_tasks_show_a_key_that_the_driver_made_for_them(
+    reads: Reads, headrace_cluster: TestCluster, fill: Callable[..., None], key: str
+) -> None:
+    """Spark plans a DataFrame once, so later actions on it show what its tasks were given, and nothing of the driver."""
+    source, target = headrace_cluster.unique_topic("canary"), headrace_cluster.unique_topic("canary")
+    fill(source, range(3))
+    frame = reads.batch(source, headrace__token=key).load()
+    assert frame.count() == 3
+    ((task_key, scope),) = keys_of_tasks(headrace_cluster, source).items()
+    assert scope == {f"allow READ TOPIC {source}"}
+    writing = frame.select("value").write.format("headrace").mode("append").options(**reads._options("", {}))
+    writing.options(**{"headrace.token": key, "transactionalId": "canary", "topic": target}).save()
+    with headrace_cluster.consumer(target, isolation_level="read_committed") as consumer:
+        assert len(consumer.poll(timeout_ms=15_000)) == 3
+    (scope,) = keys_of_tasks(headrace_cluster, target).values()
+    ids = {f"allow WRITE TRANSACTIONAL_ID {name}" for name in ("canary", "canary.*", "canary/*")}
+    assert scope == {f"allow WRITE TOPIC {target}", *ids}
+    with headrace_cluster.admin() as admin:
+        admin.delete_keys([parse_key(key).id])
+        assert frame.count() == 3
+        admin.delete_keys([task_key])
+    with pytest.raises(PySparkException, match=f"there is no API key {task_key}"):
+        frame.count()
