@@ -186,7 +186,12 @@ def plan(options: dict[str, str], *, streaming: bool) -> tuple[bytes, list[bytes
 def read(function: bytes, partition: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A task. What it shows."""
     shown: list[Any] = []
-    monkeypatch.setattr(sdk_rows, "open_rows", lambda reading, *_: (shown.append(reading.cluster.api_key), Rows())[1])
+
+    def open_rows(reading: sdk_rows.Reading, *_: Any) -> Rows:
+        shown.append(reading.cluster.api_key)
+        return Rows()
+
+    monkeypatch.setattr(sdk_rows, "open_rows", open_rows)
     run, _ = pickleSer.loads(function)
     assert list(run(iter([pa.record_batch([pa.array([partition], pa.binary())], names=["value"])]))) == []
     return shown
