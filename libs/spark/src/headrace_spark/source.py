@@ -37,7 +37,7 @@ class HeadraceDataSource(DataSource):
     def __getstate__(self) -> dict[str, Any]:
         """
         Spark pickles it to processes of the driver before it asks for a reader. With the reader it goes to the tasks
-        (``plan_data_source_read`` of PySpark 4.2 and 4.3), and then it has no credential.
+        (``plan_data_source_read`` of PySpark), and then it has no credential.
         """
         from headrace_spark.core.options import drop_token
 
