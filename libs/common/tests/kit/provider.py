@@ -101,8 +101,14 @@ class Provider:
 
     def _tokens(self, nonce: str | None) -> dict[str, Any]:
         now_ms = SystemClock().now_ms()
-        claims = {"sub": self.subject, "aud": CLIENT, "iss": self.iss, "nonce": nonce, "jti": str(next(self._numbers))}
-        claims["exp"] = now_ms // 1_000 + self.lifetime_s  # type: ignore[assignment]
+        claims = {
+            "sub": self.subject,
+            "aud": CLIENT,
+            "iss": self.iss,
+            "nonce": nonce,
+            "jti": str(next(self._numbers)),
+            "exp": now_ms // 1_000 + self.lifetime_s,
+        }
         head = {} if self.kid is None else {"kid": self.kid}
         algorithm = next(iter(self.signer.keys))
         token = self.signer.token(header=head, algorithm=algorithm, now_ms=now_ms, **{**claims, **self.claims})
