@@ -280,8 +280,8 @@ class NoCoordinator:
 
 
 async def test_a_work_group_that_is_refused_asks_again_when_it_is_polled_again() -> None:
-    refusing = NoCoordinator()
-    group = WorkGroup("g", ["a"], "127.0.0.1:1", transport=refusing)  # type: ignore[arg-type]
+    refusing: Any = NoCoordinator()
+    group = WorkGroup("g", ["a"], "127.0.0.1:1", transport=refusing)
     for asked in (1, 2, 3):
         with pytest.raises(GroupAuthorizationFailed):
             await group.poll(20_000)
