@@ -30,6 +30,7 @@ from headrace_common.core.errors import (
     UnsupportedVersion,
 )
 from headrace_common.core.ids import Endpoint
+from headrace_common.core.image import Listener
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.certificates import Leaf
@@ -456,7 +457,7 @@ async def shown_by(authority: Authority, directory: Path) -> AsyncIterator[tuple
         open_tls(TlsConfig(files.cert, files.key, files.ca), None, SystemClock(), meter, tasks) as tls,
     ):
         assert tls is not None
-        yield tls.serving(nodes=False), files.ca
+        yield tls.serving(Listener.CLIENT), files.ca
 
 
 async def test_a_worker_is_asked_by_tls_with_a_ticket_for_that_address(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace_admin.rpc.messages_out import seen_from_outside
+from headrace_admin.rpc.messages_out import seen_from
+from headrace_common.core.image import Listener
 from headrace_proto.v1 import cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -15,7 +16,7 @@ def test_nodes_are_told_at_their_external_addresses_where_they_have_one() -> Non
     broker.internal.CopyFrom(INSIDE)
     controller = cluster_pb2.Node(role=cluster_pb2.CONTROLLER, grpc=INSIDE)
     cluster = pb.DescribeClusterResponse(cluster_id="c", nodes=[broker, controller])
-    seen = seen_from_outside(cluster)
+    seen = seen_from(Listener.EXTERNAL, cluster)
     assert seen.cluster_id == "c"
     assert list(seen.nodes) == [cluster_pb2.Node(role=cluster_pb2.BROKER, grpc=OUTSIDE), controller]
     assert cluster.nodes[0].grpc == INSIDE, "the answer itself may be shared"

@@ -21,7 +21,7 @@ from headrace_common.core.image import EMPTY_IMAGE, NodeKey, Role
 from headrace_common.core.node_rules import NO_CERTIFICATE, node_named
 from headrace_common.rpc.channels import Certificates, Security
 from headrace_common.rpc.node_gate import NODE_KEY, KnownNodes, NodeGate, node_security
-from headrace_common.runtime.listeners import ExternalListener, Guard, InternalListener, Listeners
+from headrace_common.runtime.listeners import Guard, InternalListener, Listeners
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.service import ServerConfig
 from headrace_common.runtime.service_tls import ServiceTls
@@ -67,9 +67,7 @@ async def listening(authority: Authority, directory: Path) -> AsyncIterator[Clus
     servicers = [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]
     async with Listeners.open(
         ServerConfig(drain_ms_max=0),
-        ExternalListener(),
-        servicers,
-        servicers,
+        lambda _: servicers,
         internal=InternalListener(ANY),
         health_names=[],
         interceptors=[],

@@ -25,6 +25,7 @@ from headrace_common.rpc.node_gate import (
     TOKEN_KEY,
     KnownNodes,
     NodeGate,
+    OnBehalf,
     node_security,
 )
 from headrace_common.rpc.status import error_from_rpc
@@ -205,7 +206,7 @@ def test_a_credential_goes_to_known_nodes_of_this_machine_or_nowhere(closed: boo
     bearers: list[str | None] = ["hrk_x"]
     hosts: list[str | None] = ["10.0.0.7"]
     metadata = node_security(
-        ADMIN, Fixed(), known, bearer=lambda: bearers[-1], host=lambda: hosts[-1], closed=lambda: closed
+        ADMIN, Fixed(), known, behalf=OnBehalf(lambda: bearers[-1], host=lambda: hosts[-1]), closed=lambda: closed
     ).metadata
     assert metadata is not None
     assert {(FORWARDED_KEY, b"hrk_x"), (FORWARDED_HOST_KEY, "10.0.0.7")} <= set(metadata(str(here)))
@@ -227,7 +228,7 @@ def test_a_credential_goes_to_known_nodes_of_this_machine_or_nowhere(closed: boo
 def test_who_asks_for_nobody_passes_no_credential_on_and_is_not_held_up_by_one(role: Role) -> None:
     node, at = NodeKey(role, NodeId(1)), Endpoint("127.0.0.1", 1)
     known = KnownNodes(lambda: EMPTY_IMAGE, lambda: [at])
-    metadata = node_security(node, Fixed(), known, bearer=lambda: "hrk_x", closed=lambda: True).metadata
+    metadata = node_security(node, Fixed(), known, behalf=OnBehalf(lambda: "hrk_x"), closed=lambda: True).metadata
     assert metadata is not None
     for target in (str(at), "10.0.0.1:1"):
         assert FORWARDED_KEY not in dict(metadata(target))

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.core.image import Listener, Node, NodeKey, Role
 from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.listeners import ExternalListener, InternalListener, Listeners
 from headrace_common.runtime.service import ServerConfig, Servicer
@@ -40,7 +40,13 @@ OUTSIDE = says(b"outside")
 
 def opened(external: ExternalListener, outside: Servicer = OUTSIDE) -> Any:
     config = ServerConfig(listen=ANY, advertise_host="broker-0")
-    return Listeners.open(config, external, [says(b"inside")], [outside], health_names=["t.T"], interceptors=[])
+    return Listeners.open(
+        config,
+        lambda listener: [outside if listener is Listener.EXTERNAL else says(b"inside")],
+        external=external,
+        health_names=["t.T"],
+        interceptors=[],
+    )
 
 
 async def test_each_listener_has_its_own_servicers_and_the_inner_address_is_registered() -> None:
@@ -59,7 +65,7 @@ async def test_other_nodes_have_a_listener_that_clients_cannot_fill() -> None:
     servicers = [says(b"word", begun, go_on)]
     beside = InternalListener(internal_listen=ANY)
     async with Listeners.open(
-        config, ExternalListener(), servicers, servicers, internal=beside, health_names=[], interceptors=[]
+        config, lambda _: servicers, internal=beside, health_names=[], interceptors=[]
     ) as listeners:
         assert listeners.internal == Endpoint("broker-0", listeners.ports[-1])
         assert listeners.endpoint == Endpoint("broker-0", listeners.ports[0])
@@ -82,7 +88,7 @@ def test_a_node_of_an_older_version_is_called_where_clients_call_it() -> None:
     old = Node(NodeKey(Role.BROKER, NodeId(1)), Endpoint("b", 9292), b"i" * 16, 1)
     new = replace(old, internal=Endpoint("b", 9293))
     assert (old.inside, new.inside) == (Endpoint("b", 9292), Endpoint("b", 9293))
-    assert new.for_clients() == old
+    assert new.seen_from(Listener.CLIENT) == old
 
 
 async def test_without_an_external_address_there_is_one_listener() -> None:

@@ -22,6 +22,7 @@ from headrace.ticket_types import AccessQuestion, TicketAudience
 from headrace.work_types import Declaration
 from headrace_common.core.errors import InvalidConfig, NetworkFailed
 from headrace_common.core.ids import Endpoint
+from headrace_common.core.image import Listener
 from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.stopping import listen_for_signals
@@ -197,7 +198,7 @@ async def _observed(
                 tasks = await stack.enter_async_context(TaskRunner())
                 files = TlsConfig(config.query_tls_cert, config.query_tls_key, config.query_tls_ca)
                 tls = await stack.enter_async_context(open_tls(files, None, clock, metrics.meter, tasks))
-                serving = None if tls is None else tls.serving(nodes=False)
+                serving = None if tls is None else tls.serving(Listener.CLIENT)
                 asked_at = await stack.enter_async_context(
                     open_queries(worker.queries, listen, config.advertise_host, let_in, serving)
                 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace_common.core.bounds import ID_MAX, check, setting
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
-from headrace_common.runtime.listeners import ExternalListener
+from headrace_common.runtime.listeners import ExternalListener, MtlsListener
 from headrace_common.runtime.service import ServerConfig
 
 
@@ -98,6 +98,8 @@ class AdminConfig:
     """Where gRPC listens, and how the process leaves."""
     external: ExternalListener = inline(ExternalListener)
     """Where clients from outside reach it."""
+    mtls: MtlsListener = inline(MtlsListener)
+    """Where clients with certificates reach it."""
     limits: Limits = inline(Limits)
     """What one request may take."""
     transactions: TransactionLimits = inline(TransactionLimits)
@@ -108,6 +110,7 @@ class AdminConfig:
         check(
             self,
             (bool(self.controllers), "controllers is empty; name at least one as host:port"),
+            self.mtls.check_beside(self.server),
             (
                 not bad,
                 f"hosts takes names such as headrace.example, without scheme and port, not {bad}",

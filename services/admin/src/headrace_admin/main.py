@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -96,7 +96,9 @@ async def run(
         tracing = stack.enter_context(open_tracing("admin", config.node_id))
         tasks = await stack.enter_async_context(TaskRunner())
         key = NodeKey(Role.ADMIN, NodeId(config.node_id))
-        tls = await stack.enter_async_context(open_tls(server.tls, key, SystemClock(), metrics.meter, tasks))
+        tls = await stack.enter_async_context(
+            open_tls(server.tls, key, SystemClock(), metrics.meter, tasks, config.mtls.mtls_client_ca)
+        )
         client = await stack.enter_async_context(
             ControllerClient.open(
                 config.controllers,
@@ -135,16 +137,16 @@ async def run(
         grpc = await stack.enter_async_context(
             Listeners.open(
                 server,
-                config.external,
-                inside=[(add_AdminServicer_to_server, AdminServicer(engines)), auth],
-                outside=[(add_AdminServicer_to_server, AdminServicer(engines, outside=True)), auth],
+                lambda listener: [(add_AdminServicer_to_server, AdminServicer(engines, listener)), auth],
+                external=config.external,
+                mtls=config.mtls,
                 health_names=[SERVICE],
                 interceptors=[tracing, RpcMetrics(metrics.meter)],
                 guard=Guard(client.gate, tls, client.access, ACCESS),
             )
         )
         http_endpoint = server.choose_endpoint(http.endpoint.port, listen_host=config.http_listen.host)
-        node = _node(config, grpc.endpoint, http_endpoint, metrics_at)
+        node = replace(_node(config, grpc.endpoint, http_endpoint, metrics_at), mtls=grpc.mtls)
         ready = Ready(f"admin-{config.node_id}", grpc.endpoint, http_endpoint, metrics_at, health.endpoint)
         tasks.start(_join(client, node, grpc, state, ready, config), name="join")
         tasks.start(_ready_once_following(client, health), name="health")

@@ -46,9 +46,9 @@ from headrace_common.core.image import (
     ShardKind,
     Topic,
 )
-from headrace_common.rpc.node_gate import FORWARDED_KEY, NODE_KEY, KnownNodes, NodeGate, node_security
+from headrace_common.rpc.node_gate import FORWARDED_KEY, NODE_KEY, KnownNodes, NodeGate, OnBehalf, node_security
 from headrace_common.rpc.status import abort_with
-from headrace_common.runtime.access_gate import Access, AccessGate, current_bearer, nobody_calls
+from headrace_common.runtime.access_gate import Access, AccessGate, current_bearer, current_certificate, nobody_calls
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2, coordinator_pb2, transaction_pb2
@@ -202,9 +202,12 @@ async def opened(rows: Rows) -> AsyncIterator[Front]:
             ADMIN,
             Fixed(),
             KnownNodes(lambda: tie.image),
-            bearer=current_bearer,
+            behalf=OnBehalf(
+                current_bearer,
+                current_certificate,
+                nobody=lambda: access.view.mode is Mode.PERMISSIVE and nobody_calls(),
+            ),
             closed=lambda: access.view.mode is Mode.CLOSED,
-            nobody=lambda: access.view.mode is Mode.PERMISSIVE and nobody_calls(),
         )
         tie.calls = ControllerCalls(ControllerRoute([at]), clock, security)
         stack.push_async_callback(tie.calls.close)

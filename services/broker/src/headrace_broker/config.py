@@ -10,7 +10,7 @@ from typing import Final, Literal
 from headrace_common.core.bounds import ID_MAX, check, setting
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
-from headrace_common.runtime.listeners import ExternalListener, InternalListener
+from headrace_common.runtime.listeners import ExternalListener, InternalListener, MtlsListener
 from headrace_common.runtime.service import SOCKET_PATH_BYTES_MAX, ServerConfig
 
 REQUEST_BYTES_MAX: Final = 16 << 20
@@ -66,6 +66,8 @@ class BrokerConfig:
     """Where the other nodes of the cluster reach it."""
     external: ExternalListener = inline(ExternalListener)
     """Where clients from outside reach it."""
+    mtls: MtlsListener = inline(MtlsListener)
+    """Where clients with certificates reach it."""
     otlp_endpoint: str | None = None
     """Where traces go (OTLP over gRPC); without it there are none."""
 
@@ -74,6 +76,7 @@ class BrokerConfig:
             self,
             (bool(self.controllers), "controllers needs at least one address, such as 127.0.0.1:9390"),
             self.internal.check_beside(self.server),
+            self.mtls.check_beside(self.server),
             (
                 self.leave_socket is None or len(os.fsencode(self.leave_socket)) <= SOCKET_PATH_BYTES_MAX,
                 f"leave_socket takes a path of at most {SOCKET_PATH_BYTES_MAX} bytes, as every unix socket does: "

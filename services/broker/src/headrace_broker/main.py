@@ -14,7 +14,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import grpc
@@ -45,7 +44,7 @@ from headrace_common.adapters.controller_client import ControllerClient, Registr
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
 from headrace_common.core.features import TRANSACTION_STREAMS
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.core.image import Listener, Node, NodeKey, Role
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
@@ -108,7 +107,9 @@ async def run(
             return
         tasks = await stack.enter_async_context(TaskRunner())
         key = NodeKey(Role.BROKER, NodeId(config.node_id))
-        tls = await stack.enter_async_context(open_tls(config.server.tls, key, clock, metrics.meter, tasks))
+        tls = await stack.enter_async_context(
+            open_tls(config.server.tls, key, clock, metrics.meter, tasks, config.mtls.mtls_client_ca)
+        )
         client = await stack.enter_async_context(_connect(config, clock, tasks, tls, beats))
         await stack.enter_async_context(write_audit(client, config.server.audit, tasks, metrics.meter))
         identity = storage.directory.identity
@@ -130,7 +131,7 @@ async def run(
         draining = asyncio.Event()
         interceptors = [tracing, RpcMetrics(metrics.meter)]
         server = await stack.enter_async_context(_listen(config, broker, client, clock, draining, interceptors, tls))
-        node = replace(_as_node(config, who, server.endpoint, metrics_at), internal=server.internal)
+        node = replace(_as_node(config, who, server.endpoint, metrics_at), internal=server.internal, mtls=server.mtls)
         ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
         member = _Member(broker, client, storage.directory, server, ready)
         joining = tasks.start(member.join(node, config), name="join")
@@ -175,18 +176,28 @@ def _listen(
     interceptors: Sequence[grpc.aio.ServerInterceptor | None],
     tls: ServiceTls | None,
 ) -> AbstractAsyncContextManager[Listeners]:
-    servicer = partial(BrokerServicer, broker, draining, client.gate, request_bytes_max=config.server.request_bytes_max)
-    inside = servicer(apart=config.server.calls_per_address_max > 0)
-    outside = servicer(outside=True, apart=config.external.external_calls_per_address_max > 0)
+    def servicers(listener: Listener) -> list[Servicer]:
+        outside = listener is Listener.EXTERNAL
+        per_address = config.external.external_calls_per_address_max if outside else config.server.calls_per_address_max
+        servicer = BrokerServicer(
+            broker,
+            draining,
+            client.gate,
+            request_bytes_max=config.server.request_bytes_max,
+            listener=listener,
+            apart=per_address > 0,
+        )
+        return [(add_BrokerServicer_to_server, servicer), *beside]
+
     beside: list[Servicer] = [
         (add_AuthServicer_to_server, AuthServicer(client, SystemClock())),
         (add_TicketsServicer_to_server, TicketsServicer(NodeId(config.node_id), client.access, clock)),
     ]
     return Listeners.open(
         config.server,
-        config.external,
-        inside=[(add_BrokerServicer_to_server, inside), *beside],
-        outside=[(add_BrokerServicer_to_server, outside), *beside],
+        servicers,
+        external=config.external,
+        mtls=config.mtls,
         internal=config.internal,
         health_names=[SERVICE],
         interceptors=interceptors,

@@ -37,7 +37,7 @@ from headrace_broker.ports import Disk, LogStore, TopicNotes, TransactionCoordin
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_broker.rpc.tickets import TicketsServicer
 from headrace_common.core.ids import Endpoint, Offset, PartitionId
-from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Listener
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.listeners import UNGUARDED, Guard
 from headrace_common.runtime.service import GrpcService, ServerConfig, Servicer
@@ -211,7 +211,7 @@ async def running_broker(
             tickets = TicketsServicer(BROKER_ID, guard.access, SystemClock())
             servicers.append((tickets_pb2_grpc.add_TicketsServicer_to_server, tickets))
         config = ServerConfig(drain_ms_max=1_000, request_bytes_max=REQUEST_BYTES_MAX)
-        inner = [*interceptors, *guard.interceptors(nodes=False)]
+        inner = [*interceptors, *guard.interceptors(Listener.CLIENT)]
         async with GrpcService.open(config, servicers, interceptors=inner) as server:
             broker.start()
             try:

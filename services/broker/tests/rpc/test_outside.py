@@ -8,9 +8,10 @@ from headrace_broker.core.coordination import FoundCoordinator
 from headrace_broker.rpc import encode
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.core.image import EMPTY_IMAGE, ActiveController, ClusterImage, Node, NodeKey, Role
+from headrace_common.core.image import EMPTY_IMAGE, ActiveController, ClusterImage, Listener, Node, NodeKey, Role
 
 OUTSIDE = "headrace.example"
+THERE = Listener.EXTERNAL
 
 
 def node(role: Role, id: int, external: int | None) -> Node:
@@ -38,7 +39,7 @@ CLUSTER = image(
 
 
 def test_metadata_for_clients_from_outside_has_no_internal_address() -> None:
-    answer = encode.metadata(CLUSTER, [], {}, outside=True)
+    answer = encode.metadata(CLUSTER, [], {}, listener=THERE)
     assert [(n.role, n.id, n.grpc.host, n.grpc.port) for n in answer.nodes] == [
         (1, 0, OUTSIDE, 31_000),
         (4, 0, OUTSIDE, 31_500),
@@ -60,9 +61,9 @@ def test_metadata_inside_is_as_ever() -> None:
 
 
 def test_a_coordinator_is_told_by_its_external_address_or_not_at_all() -> None:
-    reached = encode.coordinator(FoundCoordinator("g", 3, 1, node(Role.COORDINATOR, 0, 31_400)), outside=True)
+    reached = encode.coordinator(FoundCoordinator("g", 3, 1, node(Role.COORDINATOR, 0, 31_400)), listener=THERE)
     assert (reached.coordinator, reached.endpoint.host, reached.endpoint.port) == (0, OUTSIDE, 31_400)
-    hidden = encode.coordinator(FoundCoordinator("g", 3, 1, node(Role.COORDINATOR, 7, None)), outside=True)
+    hidden = encode.coordinator(FoundCoordinator("g", 3, 1, node(Role.COORDINATOR, 7, None)), listener=THERE)
     assert hidden.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert "coordinator 7 cannot be reached from outside" in hidden.message
     assert not hidden.HasField("endpoint")

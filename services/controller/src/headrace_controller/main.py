@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from headrace_common.adapters.audit_delivery import open_delivery
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.core.image import ClusterImage, Node, NodeKey, Role
+from headrace_common.core.image import ClusterImage, Listener, Node, NodeKey, Role
 from headrace_common.rpc.node_gate import KnownNodes, NodeGate, node_security
 from headrace_common.runtime.access_gate import Access, AccessGate
 from headrace_common.runtime.clock import SystemClock
@@ -131,7 +131,7 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
                 health_names=[SERVICE],
                 interceptors=[tracing, RpcMetrics(metrics.meter), AccessGate(access, ACCESS, takes_nodes=True), gate],
                 serving=False,
-                tls=tls and tls.serving(nodes=True),
+                tls=tls and tls.serving(Listener.INTERNAL),
             )
         )
         serving.append(server.endpoint)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headrace_common.core.bounds import ID_MAX, check, setting
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
-from headrace_common.runtime.listeners import ExternalListener, InternalListener
+from headrace_common.runtime.listeners import ExternalListener, InternalListener, MtlsListener
 from headrace_common.runtime.service import ServerConfig
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.transactions.settings import TransactionSettings
@@ -56,6 +56,8 @@ class CoordinatorConfig:
     """Where the other nodes of the cluster reach it."""
     external: ExternalListener = inline(ExternalListener)
     """Where clients from outside reach it."""
+    mtls: MtlsListener = inline(MtlsListener)
+    """Where clients with certificates reach it."""
     otlp_endpoint: str | None = None
     """Where traces go (OTLP over gRPC); without it there are none."""
 
@@ -64,4 +66,5 @@ class CoordinatorConfig:
             self,
             (bool(self.controllers), "controllers needs at least one address, such as 127.0.0.1:9390"),
             self.internal.check_beside(self.server),
+            self.mtls.check_beside(self.server),
         )

@@ -82,7 +82,9 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
         tasks = await stack.enter_async_context(TaskRunner())
         clock = SystemClock()
         key = NodeKey(Role.COORDINATOR, NodeId(config.node_id))
-        tls = await stack.enter_async_context(open_tls(config.server.tls, key, clock, metrics.meter, tasks))
+        tls = await stack.enter_async_context(
+            open_tls(config.server.tls, key, clock, metrics.meter, tasks, config.mtls.mtls_client_ca)
+        )
         client = await stack.enter_async_context(
             ControllerClient.open(
                 config.controllers,
@@ -110,16 +112,18 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
         server = await stack.enter_async_context(
             Listeners.open(
                 config.server,
-                config.external,
-                inside=servicers,
-                outside=servicers,
+                lambda _: servicers,
+                external=config.external,
+                mtls=config.mtls,
                 internal=config.internal,
                 health_names=SERVICES,
                 interceptors=[tracing, RpcMetrics(metrics.meter)],
                 guard=Guard(client.gate, tls, client.access, ACCESS),
             )
         )
-        node = replace(_node(config, engines.groups.who, server.endpoint, metrics_at), internal=server.internal)
+        node = replace(
+            _node(config, engines.groups.who, server.endpoint, metrics_at), internal=server.internal, mtls=server.mtls
+        )
         ready = Ready(f"coordinator-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
         tasks.start(_join(engines, client, node, server, ready, config), name="join")
         tasks.start(_report_ready(client, health), name="health")

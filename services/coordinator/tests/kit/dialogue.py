@@ -24,7 +24,7 @@ from services.coordinator.tests.kit.shard_logs import MemoryShardLogs
 
 from headrace_common.core.access.control import Control
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.core.image import ShardKind
+from headrace_common.core.image import Listener, ShardKind
 from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.listeners import UNGUARDED, Guard
@@ -157,7 +157,7 @@ async def serving(running: Running, guard: Guard = UNGUARDED) -> AsyncIterator[R
         (add_CoordinatorServicer_to_server, servicer),
         (add_TransactionCoordinatorServicer_to_server, TransactionServicer(running.transactions, draining, guard.gate)),
     ]
-    interceptors = guard.interceptors(nodes=False)
+    interceptors = guard.interceptors(Listener.CLIENT)
     async with GrpcService.open(config, servicers, interceptors=interceptors) as server:
         running.endpoint = server.endpoint
         try:

@@ -40,8 +40,14 @@ from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role, ShardKind
 from headrace_common.rpc.channels import PLAIN, Security
 from headrace_common.rpc.convert import node_key_to_proto, partition_ref_to_proto, shard_kind_to_proto
-from headrace_common.rpc.node_gate import KnownNodes, NodeGate, Tokens, node_security
-from headrace_common.runtime.access_gate import Access, current_bearer, current_host, nobody_calls
+from headrace_common.rpc.node_gate import KnownNodes, NodeGate, OnBehalf, Tokens, node_security
+from headrace_common.runtime.access_gate import (
+    Access,
+    current_bearer,
+    current_certificate,
+    current_host,
+    nobody_calls,
+)
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.service_tls import ServiceTls
@@ -139,10 +145,13 @@ class ControllerClient:
             tokens,
             known,
             tls and tls.certificates,
-            current_bearer,
-            current_host,
+            OnBehalf(
+                current_bearer,
+                current_certificate,
+                current_host,
+                nobody=lambda: client.access.view.mode is Mode.PERMISSIVE and nobody_calls(),
+            ),
             closed=lambda: client.access.view.mode is Mode.CLOSED,
-            nobody=lambda: client.access.view.mode is Mode.PERMISSIVE and nobody_calls(),
         )
         calls = ControllerCalls(route, clock, security)
         client = ControllerClient(calls, key, clock, tasks, security, beats)

@@ -30,6 +30,19 @@ class Role(Enum):
     ADMIN = "admin"
 
 
+class Listener(Enum):
+    """By which of a node's listeners somebody comes: who asks at one is told the addresses of the same."""
+
+    CLIENT = "client"
+    """In the cluster's network."""
+    EXTERNAL = "external"
+    """From outside of it."""
+    MTLS = "mtls"
+    """In the network, with certificates of their own."""
+    INTERNAL = "internal"
+    """Other nodes of the cluster."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeKey:
     """A node id is unique within its role only."""
@@ -69,21 +82,28 @@ class Node:
     """Where other nodes reach it, beside its clients."""
     session_key: bytes = b""
     """The public half, of Ed25519, of what this process signs sessions with; empty: it signs nothing."""
+    mtls: Endpoint | None = None
+    """Where clients with certificates reach it."""
 
     @property
     def inside(self) -> Endpoint:
         """Where other nodes are to call it; one of a version before internal listeners has none but its clients'."""
         return self.internal or self.grpc
 
-    def for_clients(self) -> Node:
-        """The node as clients in the cluster's network are told of it."""
-        return replace(self, internal=None)
-
-    def from_outside(self) -> Node | None:
-        """The node as clients from outside are told of it; None: they cannot reach it."""
-        if self.external is None:
-            return None
-        return replace(self, grpc=self.external, http=None, metrics=None, external=None, internal=None)
+    def seen_from(self, listener: Listener) -> Node | None:
+        """The node as who comes by ``listener`` is told of it; None: they cannot reach it."""
+        match listener:
+            case Listener.CLIENT:
+                return replace(self, internal=None, mtls=None)
+            case Listener.EXTERNAL if self.external is not None:
+                return replace(
+                    self, grpc=self.external, http=None, metrics=None, external=None, internal=None, mtls=None
+                )
+            case Listener.MTLS if self.mtls is not None:
+                return replace(self, grpc=self.mtls, external=None, internal=None, mtls=None)
+            case Listener.INTERNAL:
+                return self
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ def node_to_proto(node: Node) -> pb.Node:
         feature_level_max=node.feature_level_max,
         internal=None if node.internal is None else endpoint_to_proto(node.internal),
         session_key=node.session_key,
+        mtls=None if node.mtls is None else endpoint_to_proto(node.mtls),
     )
 
 
@@ -138,6 +139,7 @@ def node_from_proto(node: pb.Node) -> Node:
         feature_level_max=node.feature_level_max,
         internal=endpoint_from_proto(node.internal) if node.HasField("internal") else None,
         session_key=node.session_key,
+        mtls=endpoint_from_proto(node.mtls) if node.HasField("mtls") else None,
     )
 
 

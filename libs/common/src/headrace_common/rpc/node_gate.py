@@ -10,6 +10,7 @@ the table of ``core.node_rules``; callers without a token or certificate before 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import grpc
@@ -84,6 +85,25 @@ FORWARDED_KEY: Final = "headrace-bearer-bin"
 """The credential of whom an admin node asks for; empty: it has shown none."""
 FORWARDED_HOST_KEY: Final = "headrace-host"
 """The address that this one calls from; rules may name it."""
+FORWARDED_CERTIFICATE_KEY: Final = "headrace-certificate-bin"
+"""The certificate that this one has shown, as ``client_certificates`` writes it; beside an empty ``FORWARDED_KEY``."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnBehalf:
+    """Whom a node asks for, as the running call says. Admin nodes ask for others; all the others for themselves."""
+
+    bearer: Callable[[], str | None] = lambda: None
+    """Its credential; it goes to nodes alone, by TLS or within this machine."""
+    certificate: Callable[[], bytes | None] = lambda: None
+    """That, where it is all that was shown. It goes where a credential would."""
+    host: Callable[[], str | None] = lambda: None
+    """The address that it calls from."""
+    nobody: Callable[[], bool] = lambda: False
+    """Whether it has shown nothing, which is said: else it would count as the node."""
+
+
+OF_ITS_OWN: Final = OnBehalf()
 
 
 def node_security(
@@ -91,33 +111,38 @@ def node_security(
     tokens: Tokens | None,
     known: KnownNodes,
     certificates: Certificates | None = None,
-    bearer: Callable[[], str | None] = lambda: None,
-    host: Callable[[], str | None] = lambda: None,
+    behalf: OnBehalf = OF_ITS_OWN,
     closed: Callable[[], bool] = lambda: False,
-    nobody: Callable[[], bool] = lambda: False,
 ) -> Security:
     """
     How the node ``key`` shows who it is: with ``certificates`` by TLS, to whoever shows the role that the cluster says;
     else with ``tokens`` to ``known`` nodes; without any it shows nothing.
 
     Args:
-        bearer: the credential of whom it asks for; it goes to nodes alone, by TLS or within this machine. Admin nodes
-            ask for others; what all the others ask while they serve somebody they ask for themselves.
-        host: the address that this one calls from.
-        closed: whether a call without it would be decided as one of the node itself, which may other things than whom
-            it asks for. Such a call is not made: it raises ``ClusterAuthorizationFailed``.
-        nobody: whether it asks for somebody who has shown nothing, which is said: else it would count as the node.
+        behalf: whom it asks for.
+        closed: whether a call without their credential would be decided as one of the node itself, which may other
+            things than whom it asks for. Such a call is not made: it raises ``ClusterAuthorizationFailed``.
     """
 
     def forwarded(target: str, safe: bool) -> Metadata:
-        shown = bearer() if key.role is Role.ADMIN else None
-        if shown is None and key.role is Role.ADMIN and nobody():
-            shown, safe = "", True
+        if key.role is not Role.ADMIN:
+            return ()
+        shown, vouched = behalf.bearer(), None
+        if shown is None:
+            vouched = behalf.certificate()
+            if vouched is not None:
+                shown = ""
+            elif behalf.nobody():
+                shown, safe = "", True
         if shown is None:
             return ()
         if safe:
-            at = host()
-            return (FORWARDED_KEY, shown.encode()), *(() if at is None else ((FORWARDED_HOST_KEY, at),))
+            at = behalf.host()
+            return (
+                (FORWARDED_KEY, shown.encode()),
+                *(() if vouched is None else ((FORWARDED_CERTIFICATE_KEY, vouched),)),
+                *(() if at is None else ((FORWARDED_HOST_KEY, at),)),
+            )
         if closed():
             raise ClusterAuthorizationFailed(
                 f"the credential of this call is not passed on to {target}: it goes to nodes of the cluster alone, by "
@@ -231,6 +256,11 @@ class NodeGate(grpc.aio.ServerInterceptor):
         if allowed is None or _node_said(metadata) is None:
             return None
         return refusal(operation, allowed, None, NO_CERTIFICATE if self.by_certificates else NO_TOKEN)
+
+    @property
+    def trust_domain(self) -> str | None:
+        """Of the certificates of nodes; None: nodes have none."""
+        return self._trust_domain
 
     @property
     def by_certificates(self) -> bool:

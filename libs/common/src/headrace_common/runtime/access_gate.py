@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
@@ -27,6 +27,7 @@ from headrace_common.core.access.authentication import (
     node_shown,
 )
 from headrace_common.core.access.authentication import end_ms as credential_end_ms
+from headrace_common.core.access.client_certificates import ClientCertificate, read_certificate, write_certificate
 from headrace_common.core.access.control import EVERYTHING, Asked, Control, Rights
 from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
 from headrace_common.core.access.rows import Mode, Reader, View
@@ -44,10 +45,13 @@ from headrace_common.core.errors import (
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
 from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, AsksAny, AsksAnywhere, Rule
 from headrace_common.rpc.interceptor import Continuation, Handler, refuses, refusing, send_all, with_behavior
-from headrace_common.rpc.node_gate import FORWARDED_HOST_KEY, FORWARDED_KEY, NodeGate
+from headrace_common.rpc.node_gate import FORWARDED_CERTIFICATE_KEY, FORWARDED_HOST_KEY, FORWARDED_KEY, NodeGate
 from headrace_common.runtime.admission import host_of_peer
 from headrace_common.runtime.auditing import CHANGES, WRITTEN_BY_ENGINES, Auditing, RecordTeller
 from headrace_common.runtime.clock import Clock, Deadline
+
+if TYPE_CHECKING:  # only who asks clients for certificates has what reads them
+    from headrace_common.runtime.client_certificates import ClientCertificates
 
 AUTHORIZATION_KEY: Final = "authorization"
 KNOWN_MAX: Final = 10_000
@@ -83,10 +87,16 @@ def current_bearer() -> str | None:
     return None if shown is None else shown.bearer
 
 
+def current_certificate() -> bytes | None:
+    """The certificate of the caller of the running handler, as nodes tell it; None: it has shown none."""
+    shown = _shown.get()
+    return None if shown is None or shown.certificate is None else write_certificate(shown.certificate)
+
+
 def nobody_calls() -> bool:
     """Whether the running handler serves somebody who has shown nothing, which only happens before it is closed."""
     shown = _shown.get()
-    return shown is not None and shown.bearer is None and shown.node is None
+    return shown is not None and shown.bearer is None and shown.node is None and shown.certificate is None
 
 
 def current_host() -> str | None:
@@ -165,7 +175,7 @@ class Access:
         self._reader = reader or Reader()
         self._verified = Verified()
         self._signers_of = EMPTY_IMAGE.nodes
-        self._known: dict[tuple[str | None, str], Shown] = {}
+        self._known: dict[tuple[str | None, str, ClientCertificate | None], Shown] = {}
         self._known_of = self._control.view
         """The view by which they are known."""
         self._streams: set[_Stream] = set()
@@ -197,9 +207,9 @@ class Access:
         """The rows of the newest image."""
         return self.control.view
 
-    def authenticate(self, bearer: str | None, host: str) -> Shown:
+    def authenticate(self, bearer: str | None, host: str, certificate: ClientCertificate | None = None) -> Shown:
         """
-        Who shows ``bearer``, calling from ``host``.
+        Who shows ``bearer``, calling from ``host``; or has shown ``certificate``, see ``authenticate``.
 
         Raises:
             Unauthenticated: nobody who is let in.
@@ -212,17 +222,17 @@ class Access:
         if view is not self._known_of:
             self._known_of = view
             self._known.clear()
-        known = self._known.get((bearer, host))
+        known = self._known.get((bearer, host, certificate))
         if known is not None and not known.expired(now_ms):
             return known
-        shown = authenticate(view, bearer, host, now_ms, self._verified)
+        shown = authenticate(view, bearer, host, now_ms, self._verified, certificate)
         self.auditing.began(shown, host, _rpc.get())
         if shown.has_password:
             return shown
         if bearer is None or shown.key is not None or shown.token is not None:  # else it may be good a little later
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            self._known[bearer, host] = shown
+            self._known[bearer, host, certificate] = shown
         return shown
 
     def see(self, shown: Shown) -> None:
@@ -358,7 +368,7 @@ class Access:
             if shown.token is not None or shown.session is not None:
                 check_signed(self.view, shown, self._clock.now_ms(), self._verified.signers)
                 return None
-            found = self.authenticate(shown.bearer, stream.host)
+            found = self.authenticate(shown.bearer, stream.host, shown.certificate)
         except HeadraceError as error:
             return error
         if found.caller != shown.caller:  # it was let in while the cluster was open
@@ -372,12 +382,21 @@ class AccessGate(grpc.aio.ServerInterceptor):
 
     Args:
         takes_nodes: nodes come to this server too, or alone.
+        certificates: of clients, on whose connections it requires them: they are who calls.
     """
 
-    def __init__(self, access: Access, table: AccessTable, *, takes_nodes: bool) -> None:
+    def __init__(
+        self,
+        access: Access,
+        table: AccessTable,
+        *,
+        takes_nodes: bool,
+        certificates: ClientCertificates | None = None,
+    ) -> None:
         self._access = access
         self._table = table
         self._takes_nodes = takes_nodes
+        self._certificates = certificates
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -402,7 +421,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
     def _refusal_unread(self, metadata: dict[str, Any]) -> HeadraceError | None:
         """Why a call is refused by its metadata alone; None: it may be let in."""
         access = self._access
-        if access.view.mode is not Mode.CLOSED:
+        if access.view.mode is not Mode.CLOSED or self._certificates is not None:
             return None
         if self._takes_nodes and (access.nodes.by_certificates or access.nodes.by_metadata(metadata) is not None):
             return None
@@ -420,7 +439,8 @@ class AccessGate(grpc.aio.ServerInterceptor):
 
     def _tell_failed(self, error: HeadraceError, metadata: dict[str, Any], context: Context, operation: str) -> None:
         if isinstance(error, Unauthenticated):
-            self._access.auditing.failed(error, _bearer(metadata), host_of_peer(context.peer()), operation)
+            host, certificate = host_of_peer(context.peer()), self._certificate(context)
+            self._access.auditing.failed(error, _bearer(metadata), host, operation, certificate)
 
     def _let_in(self, inner: Handler, streams: bool, operation: str, rule: Rule) -> Handler:
         access = self._access
@@ -461,16 +481,21 @@ class AccessGate(grpc.aio.ServerInterceptor):
     def _node(self, context: Context) -> NodeKey | None:
         return self._access.nodes.caller(context) if self._takes_nodes else None
 
+    def _certificate(self, context: Context) -> ClientCertificate | None:
+        return None if self._certificates is None else self._certificates.of(context)
+
     def _shown(self, context: Context) -> Shown:
         access, metadata = self._access, dict(context.invocation_metadata() or ())
         node = self._node(context)
         if node is None:
-            return access.authenticate(_bearer(metadata), host_of_peer(context.peer()))
+            return access.authenticate(_bearer(metadata), host_of_peer(context.peer()), self._certificate(context))
         forwarded: Any = metadata.get(FORWARDED_KEY) if node.role is Role.ADMIN else None
         if forwarded is None:
             return node_shown(node)
         bearer = forwarded.decode(errors="replace") or None
-        return access.authenticate(bearer, str(metadata.get(FORWARDED_HOST_KEY, "")))
+        vouched: Any = metadata.get(FORWARDED_CERTIFICATE_KEY)
+        certificate = None if vouched is None else read_certificate(vouched)
+        return access.authenticate(bearer, str(metadata.get(FORWARDED_HOST_KEY, "")), certificate)
 
 
 def check(rule: Rule, request: Any, shown: Shown, rights: Rights) -> None:

@@ -15,6 +15,7 @@ from opentelemetry.metrics import Meter
 
 from headrace_common.core.access.api_keys import PREFIX, parse_key
 from headrace_common.core.access.authentication import Shown
+from headrace_common.core.access.client_certificates import ClientCertificate
 from headrace_common.core.access.grants import Effect
 from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
 from headrace_common.core.access.resources import Operation, ResourceType
@@ -134,9 +135,19 @@ class Auditing:
             description="Writes of the audit that failed; changes are refused meanwhile",
         )
 
-    def failed(self, error: HeadraceError, bearer: str | None, host: str, rpc: str) -> None:
+    def failed(
+        self,
+        error: HeadraceError,
+        bearer: str | None,
+        host: str,
+        rpc: str,
+        certificate: ClientCertificate | None = None,
+    ) -> None:
         """A call was refused because of its credential, or for want of one."""
-        self._tell_failed(error, *_claimed(bearer), host, rpc)
+        method, credential = _claimed(bearer)
+        if certificate is not None and bearer is None:
+            method, credential = Method.CERTIFICATE, certificate.fingerprint
+        self._tell_failed(error, method, credential, host, rpc)
 
     def _tell_failed(self, error: HeadraceError, method: Method, credential: str, host: str, rpc: str) -> None:
         if self._failed is not None:

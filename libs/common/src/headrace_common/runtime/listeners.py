@@ -1,24 +1,27 @@
 """
 Decides where a service is served: to clients in the cluster's network, to clients who reach it by other addresses from
-outside, and to the other nodes of the cluster, each by a server with limits of its own.
+outside, to clients with certificates of their own, and to the other nodes of the cluster, each by a server with limits
+of its own.
 
-Who asks on the external listener is told external addresses only, so each listener has servicers of its own. Brokers,
-coordinators and admin processes open their servers through ``Listeners``.
+Who asks at a listener is told the addresses of the same, so each has servicers of its own. Brokers, coordinators and
+admin processes open their servers through ``Listeners``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 import grpc.aio
 
 from headrace_common.core.bounds import check, setting
 from headrace_common.core.ids import Endpoint
+from headrace_common.core.image import Listener
 from headrace_common.rpc.access_rules import AccessTable
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import MESSAGE_BYTES_MAX
@@ -58,6 +61,43 @@ class ExternalListener:
             ),
         )
 
+    def over(self, config: ServerConfig) -> list[ServerConfig]:
+        """The settings of its server; none where there is no such listener."""
+        if self.external_listen is None:
+            return []
+        return [replace(config, listen=self.external_listen, calls_per_address_max=self.external_calls_per_address_max)]
+
+
+@dataclass(frozen=True)
+class MtlsListener:
+    """A listener for clients that show certificates of a CA of their own; they are who those name."""
+
+    mtls_listen: Endpoint | None = None
+    """Address of the gRPC server for clients with certificates; port 0 takes a free one. Without it there is none."""
+    mtls_client_ca: Path | None = None
+    """File with the CAs of their certificates, one or more (PEM), looked at every 10 s; not the CA of the nodes. Who
+    has no certificate of these is cut off, and so is everybody of one that is taken away."""
+
+    def __post_init__(self) -> None:
+        check(
+            self,
+            (
+                (self.mtls_listen is None) == (self.mtls_client_ca is None),
+                "mtls_listen and mtls_client_ca are set together: where it listens, and whose certificates it takes",
+            ),
+        )
+
+    def check_beside(self, config: ServerConfig) -> tuple[bool, str]:
+        """What must hold of both, for ``check``, and what is said where it does not."""
+        return (
+            config.tls.on or self.mtls_listen is None,
+            "mtls_listen needs tls_cert: clients show certificates by TLS alone",
+        )
+
+    def over(self, config: ServerConfig) -> list[ServerConfig]:
+        """The settings of its server; none where there is no such listener."""
+        return [] if self.mtls_listen is None else [replace(config, listen=self.mtls_listen)]
+
 
 @dataclass(frozen=True)
 class InternalListener:
@@ -94,6 +134,11 @@ class InternalListener:
 
 NOBODY_BESIDE: Final = InternalListener()
 """Other nodes come where clients come."""
+NOBODY_OUTSIDE: Final = ExternalListener()
+NO_CERTIFICATES: Final = MtlsListener()
+
+ServicersOf: TypeAlias = Callable[[Listener], Sequence[Servicer]]
+"""What is served at a listener: who asks there is told the addresses of the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +154,18 @@ class Guard:
     table: AccessTable = field(default_factory=lambda: MappingProxyType({}))
     """What each operation asks for; it is read where there is ``access``."""
 
-    def interceptors(self, *, nodes: bool) -> list[grpc.aio.ServerInterceptor]:
-        """Of a server for clients, or for nodes; the outermost first."""
+    def interceptors(self, listener: Listener) -> list[grpc.aio.ServerInterceptor]:
+        """Of the server of a listener; the outermost first."""
+        nodes = listener is Listener.INTERNAL
         inner = self.gate if nodes else self.gate.of_clients()
         if self.access is None:
             return [inner]
+        if listener is Listener.MTLS:
+            from headrace_common.runtime.client_certificates import ClientCertificates
+
+            assert self.tls is not None, "checked with the settings"
+            certificates = ClientCertificates(self.tls.trust_domain)
+            return [AccessGate(self.access, self.table, takes_nodes=False, certificates=certificates), inner]
         takes_nodes = nodes or not self.gate.by_certificates
         return [AccessGate(self.access, self.table, takes_nodes=takes_nodes), inner]
 
@@ -125,21 +177,25 @@ UNGUARDED: Final = Guard(NodeGate(), None)
 class Listeners:
     """The gRPC servers of one process. Made by ``open``."""
 
-    def __init__(self, servers: Sequence[GrpcService], internal: Endpoint | None, server_name: str) -> None:
-        self._servers = servers
-        self.endpoint = replace(servers[0].endpoint, server_name=server_name)
+    def __init__(self, servers: Sequence[tuple[Listener, GrpcService]], server_name: str) -> None:
+        self._servers = [server for _, server in servers]
+        at = {listener: server.endpoint for listener, server in servers}
+        self.endpoint = replace(at[Listener.CLIENT], server_name=server_name)
         """The address to register with the controller, of clients in the cluster's network."""
-        self.internal = internal
+        self.internal = at.get(Listener.INTERNAL)
         """The address to register for other nodes; None: they come to ``endpoint``."""
+        mtls = at.get(Listener.MTLS)
+        self.mtls = None if mtls is None else replace(mtls, server_name=server_name)
+        """The address to register for clients with certificates."""
 
     @staticmethod
     @asynccontextmanager
     async def open(
         config: ServerConfig,
-        external: ExternalListener,
-        inside: Sequence[Servicer],
-        outside: Sequence[Servicer],
+        servicers: ServicersOf,
         *,
+        external: ExternalListener = NOBODY_OUTSIDE,
+        mtls: MtlsListener = NO_CERTIFICATES,
         internal: InternalListener = NOBODY_BESIDE,
         health_names: Sequence[str],
         interceptors: Sequence[grpc.aio.ServerInterceptor | None],
@@ -149,38 +205,35 @@ class Listeners:
         Serve until the block ends, then drain; health is NOT_SERVING until ``serving``.
 
         Args:
-            inside: for clients in the cluster's network, and for other nodes wherever they come.
-            outside: for clients from outside, where there is such a listener.
+            servicers: asked once for each listener that there is; other nodes may come to that of clients too.
             guard: whom each of them lets in.
 
         Raises:
             OSError: an address is taken or not of this machine.
         """
-        between = [(server, inside) for server in internal.over(config)]
-        ways = [(config, inside)]
-        if external.external_listen is not None:
-            share = max(1, (config.connections_max or connections_max()) // 2)
-            config = replace(config, connections_max=share)
-            beyond = replace(
-                config,
-                listen=external.external_listen,
-                calls_per_address_max=external.external_calls_per_address_max,
-            )
-            ways = [(config, inside), (beyond, outside)]
-        opened: list[GrpcService] = []
+        share = 1 + len(external.over(config)) + len(mtls.over(config))
+        if share > 1:
+            config = replace(config, connections_max=max(1, (config.connections_max or connections_max()) // share))
+        listeners = [
+            (Listener.CLIENT, [config]),
+            (Listener.EXTERNAL, external.over(config)),
+            (Listener.MTLS, mtls.over(config)),
+            (Listener.INTERNAL, internal.over(config)),
+        ]
+        opened: list[tuple[Listener, GrpcService]] = []
         async with AsyncExitStack() as stack:
-            for nodes, listeners in ((False, ways), (True, between)):
-                inner = guard.interceptors(nodes=nodes)
-                tls = guard.tls and guard.tls.serving(nodes=nodes)
-                opened += [
-                    await stack.enter_async_context(
-                        GrpcService.open(
-                            server, servicers, health_names, [*interceptors, *inner], serving=False, tls=tls
-                        )
+            for listener, servers in listeners:
+                for server in servers:
+                    service = GrpcService.open(
+                        server,
+                        servicers(listener),
+                        health_names,
+                        [*interceptors, *guard.interceptors(listener)],
+                        serving=False,
+                        tls=guard.tls and guard.tls.serving(listener),
                     )
-                    for server, servicers in listeners
-                ]
-            yield Listeners(opened, opened[-1].endpoint if between else None, guard.tls.host if guard.tls else "")
+                    opened.append((listener, await stack.enter_async_context(service)))
+            yield Listeners(opened, guard.tls.host if guard.tls else "")
 
     async def serving(self, *names: str) -> None:
         """The process and these services of it are healthy from now on."""
@@ -194,5 +247,5 @@ class Listeners:
 
     @property
     def ports(self) -> list[int]:
-        """The real ports: of clients in the cluster's network, of those outside, of other nodes."""
+        """The real ports: of clients in the cluster's network, outside, with certificates, of other nodes."""
         return [server.port for server in self._servers]

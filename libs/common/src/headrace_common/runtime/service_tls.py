@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from opentelemetry.metrics import Meter
 
-from headrace_common.core.image import NodeKey
+from headrace_common.core.image import Listener, NodeKey
 from headrace_common.core.node_rules import host_of, uri_of
 from headrace_common.rpc.channels import GRACE_MS, Certificates
 from headrace_common.runtime.clock import Clock
@@ -42,23 +42,34 @@ class ServiceTls:
     """What the certificate of a node names wherever it runs; empty: of a process that is no node."""
     ca: Path
     """The file of the CAs, for clients that read it themselves."""
+    of_clients: LiveBundle | None = None
+    """For the server of clients with certificates of their own, which trusts their CA and no other."""
 
-    def serving(self, *, nodes: bool) -> ServerTls:
-        """For a gRPC listener: of ``nodes``, who show certificates, or of clients, who are asked for none."""
+    def serving(self, listener: Listener) -> ServerTls:
+        """For a gRPC listener: nodes show certificates, and who comes by mtls; others are asked for none."""
         from headrace_common.runtime.tls_server import ServerTls
 
-        return ServerTls(self.live, client_certificates=nodes)
+        if listener is Listener.MTLS:
+            assert self.of_clients is not None, "checked with the settings"
+            return ServerTls(self.of_clients, client_certificates=True)
+        return ServerTls(self.live, client_certificates=listener is Listener.INTERNAL)
 
 
 @asynccontextmanager
 async def open_tls(
-    config: TlsConfig, node: NodeKey | None, clock: Clock, meter: Meter, tasks: TaskRunner
+    config: TlsConfig,
+    node: NodeKey | None,
+    clock: Clock,
+    meter: Meter,
+    tasks: TaskRunner,
+    client_ca: Path | None = None,
 ) -> AsyncIterator[ServiceTls | None]:
     """
     The certificates of ``config``, watched by ``tasks`` until the block ends; None: it names none.
 
     Args:
         node: whom they must name; None: a process that is no node of the cluster, and serves clients alone.
+        client_ca: the file with the CAs of clients, where a listener asks those for certificates.
 
     Raises:
         InvalidConfig: they cannot be used; the text says which file, and why.
@@ -73,9 +84,14 @@ async def open_tls(
     assert config.key is not None, "checked with the settings"
     assert config.ca is not None, "checked with the settings"
     files = TlsFiles(config.cert, config.key, config.ca)
-    live = LiveBundle("service", files, wanted_of(node, config.trust_domain), clock, TlsMetrics(meter))
+    wanted, metrics = wanted_of(node, config.trust_domain), TlsMetrics(meter)
+    live = LiveBundle("service", files, wanted, clock, metrics)
+    of_clients = None
+    if client_ca is not None:  # apart: what is wrong with their file stops no new certificate of a node
+        of_clients = LiveBundle("mtls", replace(files, client_ca=client_ca), wanted, clock, metrics)
+        tasks.start(of_clients.run(), name="watch certificates of clients' CAs")
     host = "" if node is None else host_of(node.role.value)
-    tls = ServiceTls(live, Certificates(live.bundle.pem), config.trust_domain, host, config.ca)
+    tls = ServiceTls(live, Certificates(live.bundle.pem), config.trust_domain, host, config.ca, of_clients)
     used = live.bundle
 
     async def take(bundle: Bundle) -> None:

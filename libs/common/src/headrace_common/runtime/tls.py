@@ -69,7 +69,7 @@ class Bundle:
     not_after: datetime
     """When the first of its chain ends."""
     trusted: frozenset[bytes]
-    """SHA-256 of each CA."""
+    """SHA-256 of each CA in ``pem``."""
 
     def distrusts(self, other: Bundle) -> bool:
         """Whether ``other`` trusts a CA that this one does not."""
@@ -84,7 +84,7 @@ def read_bundle(files: TlsFiles, wanted: Wanted, now_ms: int) -> Bundle:
         InvalidConfig: they cannot be used; the text says which file, and why.
     """
     _keep_private(files.key)
-    cert, key, ca = _read(files)
+    cert, key, ca, *of_clients = _read(files)
     now = datetime.fromtimestamp(now_ms / 1_000, UTC)
     chain, trusted = _parse(files.cert, cert), _parse(files.ca, ca)
     _check_pair(files, chain[0], key)
@@ -92,6 +92,10 @@ def read_bundle(files: TlsFiles, wanted: Wanted, now_ms: int) -> Bundle:
         _check_time(files.cert, certificate, now)
     _check_chain(files, chain, trusted, now)
     _check_says(files.cert, chain[0], wanted)
+    if files.client_ca is not None:
+        (ca,), own = of_clients, trusted
+        trusted = _parse(files.client_ca, ca)
+        _check_client_cas(files.client_ca, trusted, own, now)
     return Bundle(
         Pem(ca, cert, key),
         chain[0].fingerprint(hashes.SHA256()).hex(),
@@ -101,8 +105,8 @@ def read_bundle(files: TlsFiles, wanted: Wanted, now_ms: int) -> Bundle:
 
 
 def _read(files: TlsFiles) -> list[bytes]:
-    """The three as they were at one time: Kubernetes swaps them all at once, by a link, while we read."""
-    paths = (files.cert, files.key, files.ca)
+    """All of them as they were at one time: Kubernetes swaps them all at once, by a link, while we read."""
+    paths = (files.cert, files.key, files.ca, *(() if files.client_ca is None else (files.client_ca,)))
     path = files.cert
     try:
         for _ in range(_READS_MAX):
@@ -197,6 +201,36 @@ def _check_chain(
         verifier.verify(chain[0], list(chain[1:]))
     except VerificationError as error:
         raise InvalidConfig(f"the certificate {files.cert} does not lead to a CA of {files.ca} ({error})") from error
+
+
+def _check_client_cas(
+    path: Path, trusted: Sequence[x509.Certificate], own: Sequence[x509.Certificate], now: datetime
+) -> None:
+    """Whoever these sign is a client: nobody else's certificate, and none of the nodes'."""
+    of_nodes = {_spki(ca) for ca in own}
+    for ca in trusted:
+        if _spki(ca) in of_nodes:
+            raise InvalidConfig(
+                f"the file {path} has a CA of the nodes' certificates, which would make each node a client; clients "
+                "have a CA of their own there"
+            )
+        try:
+            ca_too = ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        except x509.ExtensionNotFound:
+            ca_too = False
+        if not ca_too:
+            raise InvalidConfig(
+                f"the file {path} has a certificate that is no CA ({ca.subject.rfc4514_string()}); it takes those that "
+                "sign the certificates of clients"
+            )
+    if not any(ca.not_valid_before_utc <= now <= ca.not_valid_after_utc for ca in trusted):
+        _check_time(path, trusted[0], now)
+
+
+def _spki(certificate: x509.Certificate) -> bytes:
+    """Its key, by which a CA is the same one under another name."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return certificate.public_key().public_bytes(serialization.Encoding.DER, form)
 
 
 def _is_ca(_: Policy, __: x509.Certificate, constraints: x509.BasicConstraints) -> None:

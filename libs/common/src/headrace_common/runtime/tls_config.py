@@ -17,6 +17,8 @@ class TlsFiles:
     key: Path
     ca: Path
     """The CAs that it trusts; more than one while a CA is changed."""
+    client_ca: Path | None = None
+    """Of a listener whose clients show certificates of another CA: those that it trusts, instead."""
 
 
 @dataclass(frozen=True)

@@ -720,6 +720,7 @@ class WhoAmIResponse(_message.Message):
     EXPIRES_MS_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     SUPER_USER_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     key_id: _builtins.str
     """Empty: it came without one."""
@@ -727,6 +728,8 @@ class WhoAmIResponse(_message.Message):
     mode: _builtins.str
     """Of the cluster."""
     super_user: _builtins.bool
+    certificate: _builtins.str
+    """SHA-256, hexadecimal, of the certificate that it came with. Empty: it came without one."""
     def __init__(
         self,
         *,
@@ -735,10 +738,11 @@ class WhoAmIResponse(_message.Message):
         expires_ms: _builtins.int | None = ...,
         mode: _builtins.str = ...,
         super_user: _builtins.bool = ...,
+        certificate: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms", "key_id", b"key_id", "mode", b"mode", "principal", b"principal", "super_user", b"super_user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_ms", b"_expires_ms", "certificate", b"certificate", "expires_ms", b"expires_ms", "key_id", b"key_id", "mode", b"mode", "principal", b"principal", "super_user", b"super_user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expires_ms: _TypeAlias = _typing.Literal["expires_ms"]  # noqa: Y015
     _WhichOneofArgType__expires_ms: _TypeAlias = _typing.Literal["_expires_ms", b"_expires_ms"]  # noqa: Y015

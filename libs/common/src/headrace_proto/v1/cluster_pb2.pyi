@@ -121,6 +121,7 @@ class Node(_message.Message):
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
     INTERNAL_FIELD_NUMBER: _builtins.int
     SESSION_KEY_FIELD_NUMBER: _builtins.int
+    MTLS_FIELD_NUMBER: _builtins.int
     role: Global___NodeRole.ValueType
     id: _builtins.int
     """Unique within its role; 0 to 2147483647."""
@@ -163,6 +164,10 @@ class Node(_message.Message):
     def internal(self) -> Global___Endpoint:
         """gRPC, as other nodes reach it, with limits that clients do not use up. Absent: other nodes come to grpc."""
 
+    @_builtins.property
+    def mtls(self) -> Global___Endpoint:
+        """gRPC, as those reach it who show certificates of their own. Absent: the node has no such listener."""
+
     def __init__(
         self,
         *,
@@ -182,10 +187,11 @@ class Node(_message.Message):
         feature_level_max: _builtins.int = ...,
         internal: Global___Endpoint | None = ...,
         session_key: _builtins.bytes = ...,
+        mtls: Global___Endpoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_internal", b"_internal", "_metrics", b"_metrics", "_rack", b"_rack", "external", b"external", "grpc", b"grpc", "http", b"http", "internal", b"internal", "metrics", b"metrics", "rack", b"rack"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_internal", b"_internal", "_metrics", b"_metrics", "_mtls", b"_mtls", "_rack", b"_rack", "external", b"external", "grpc", b"grpc", "http", b"http", "internal", b"internal", "metrics", b"metrics", "mtls", b"mtls", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_internal", b"_internal", "_metrics", b"_metrics", "_rack", b"_rack", "drained", b"drained", "epoch", b"epoch", "external", b"external", "feature_level_max", b"feature_level_max", "fenced", b"fenced", "grpc", b"grpc", "http", b"http", "id", b"id", "in_controlled_shutdown", b"in_controlled_shutdown", "incarnation", b"incarnation", "internal", b"internal", "metrics", b"metrics", "rack", b"rack", "role", b"role", "session_key", b"session_key", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_internal", b"_internal", "_metrics", b"_metrics", "_mtls", b"_mtls", "_rack", b"_rack", "drained", b"drained", "epoch", b"epoch", "external", b"external", "feature_level_max", b"feature_level_max", "fenced", b"fenced", "grpc", b"grpc", "http", b"http", "id", b"id", "in_controlled_shutdown", b"in_controlled_shutdown", "incarnation", b"incarnation", "internal", b"internal", "metrics", b"metrics", "mtls", b"mtls", "rack", b"rack", "role", b"role", "session_key", b"session_key", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__external: _TypeAlias = _typing.Literal["external"]  # noqa: Y015
     _WhichOneofArgType__external: _TypeAlias = _typing.Literal["_external", b"_external"]  # noqa: Y015
@@ -195,6 +201,8 @@ class Node(_message.Message):
     _WhichOneofArgType__internal: _TypeAlias = _typing.Literal["_internal", b"_internal"]  # noqa: Y015
     _WhichOneofReturnType__metrics: _TypeAlias = _typing.Literal["metrics"]  # noqa: Y015
     _WhichOneofArgType__metrics: _TypeAlias = _typing.Literal["_metrics", b"_metrics"]  # noqa: Y015
+    _WhichOneofReturnType__mtls: _TypeAlias = _typing.Literal["mtls"]  # noqa: Y015
+    _WhichOneofArgType__mtls: _TypeAlias = _typing.Literal["_mtls", b"_mtls"]  # noqa: Y015
     _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
     _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
     @_typing.overload
@@ -205,6 +213,8 @@ class Node(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__internal) -> _WhichOneofReturnType__internal | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__metrics) -> _WhichOneofReturnType__metrics | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mtls) -> _WhichOneofReturnType__mtls | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rack) -> _WhichOneofReturnType__rack | None: ...
 

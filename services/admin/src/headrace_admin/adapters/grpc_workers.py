@@ -16,7 +16,7 @@ from headrace_common.core.ids import Endpoint
 from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import PLAIN, Channels, Security
-from headrace_common.runtime.access_gate import current_bearer, current_host
+from headrace_common.runtime.access_gate import current_bearer, current_shown
 from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1.streams_pb2_grpc import StreamsQueryStub
@@ -79,7 +79,7 @@ class GrpcWorkers:
         self, app: str, at: WorkerAddress, store: str, ask: Callable[[StreamsQueryAsyncStub, bytes], Awaitable[T]]
     ) -> T:
         """With a ticket where the worker wants to see one."""
-        key, now_ms = (current_bearer(), current_host(), app, at, store), self._clock.monotonic_ms()
+        key, now_ms = (current_bearer(), current_shown().caller, app, at, store), self._clock.monotonic_ms()
         ticket = self._tickets.find(key, now_ms)
         stub = await self._stub(at)
         try:

@@ -103,4 +103,5 @@ def who_am_i(accesses: Accesses, shown: Shown) -> pb.WhoAmIResponse:
         expires_ms=shown.expires_ms,
         mode=accesses.mode.name.lower(),
         super_user=accesses.is_super(shown.caller),
+        certificate="" if shown.certificate is None else shown.certificate.fingerprint,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import Final
+from typing import Final, Literal
 
 from headrace_admin.core.plans import Load
 from headrace_admin.core.progress import Progress, ReplicaProgress
@@ -13,7 +13,7 @@ from headrace_admin.engine.reassignments import Leaving, Outcome, Started
 from headrace_admin.engine.statuses import Judged
 from headrace_admin.rpc.transactions_out import open_transaction, overdue_message
 from headrace_common.core.ids import TopicId
-from headrace_common.core.image import ClusterImage
+from headrace_common.core.image import ClusterImage, Listener
 from headrace_common.rpc.convert import partition_to_proto
 from headrace_common.rpc.status import detail_of
 from headrace_proto.v1 import admin_pb2 as pb
@@ -26,19 +26,32 @@ _STATES: Final[Mapping[State, pb.ClusterState.ValueType]] = {
 }
 
 
-def seen_from_outside(cluster: controller_pb2.DescribeClusterResponse) -> controller_pb2.DescribeClusterResponse:
+_OTHERS: Final[tuple[Literal["external", "internal", "mtls"], ...]] = ("external", "internal", "mtls")
+"""Addresses that are of no use to who comes by another one."""
+
+
+def seen_from(
+    listener: Listener, cluster: controller_pb2.DescribeClusterResponse
+) -> controller_pb2.DescribeClusterResponse:
     """
-    The cluster as clients from outside are told of it: nodes at their external addresses, where they have one.
+    The cluster as who asks at ``listener`` is told of it: nodes at their addresses there, where they have one.
 
     Nodes without one are told as they are: this is to be read, clients connect to what a broker's Metadata names.
     """
+    if listener not in {Listener.EXTERNAL, Listener.MTLS}:
+        return cluster
     seen = controller_pb2.DescribeClusterResponse()
     seen.CopyFrom(cluster)
     for node in seen.nodes:
-        if node.HasField("external"):
-            node.grpc.CopyFrom(node.external)
-            for name in ("external", "http", "metrics", "internal"):
-                node.ClearField(name)
+        outside = listener is Listener.EXTERNAL
+        if not node.HasField("external" if outside else "mtls"):
+            continue
+        node.grpc.CopyFrom(node.external if outside else node.mtls)
+        for name in _OTHERS:
+            node.ClearField(name)
+        if outside:
+            node.ClearField("http")
+            node.ClearField("metrics")
     return seen
 
 

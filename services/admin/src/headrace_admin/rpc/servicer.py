@@ -15,10 +15,11 @@ from headrace_admin.rpc.messages_out import (
     leaving_message,
     progress_message,
     rebalance_message,
-    seen_from_outside,
+    seen_from,
     status_message,
 )
 from headrace_common.core.ids import TopicPartition
+from headrace_common.core.image import Listener
 from headrace_common.rpc.convert import partition_id_from_proto
 from headrace_common.runtime.access_gate import current_rights, current_shown
 from headrace_common.runtime.admission import address_of
@@ -43,11 +44,11 @@ class AdminServicer(GeneratedServicer):
     """
     One engine call per RPC; errors pass to the interceptor.
 
-    ``outside``: this is for clients who reach external addresses only.
+    ``listener``: where its clients ask, and whose addresses they are told.
     """
 
-    def __init__(self, engines: Engines, *, outside: bool = False) -> None:
-        self._outside = outside
+    def __init__(self, engines: Engines, listener: Listener = Listener.CLIENT) -> None:
+        self._listener = listener
         self._engine = engines.administration
         self._reassignments = engines.reassignments
         self._statuses = engines.statuses
@@ -82,7 +83,7 @@ class AdminServicer(GeneratedServicer):
     @override
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
         answer = await self._controllers.ask(lambda stub: stub.DescribeCluster, request)
-        return seen_from_outside(answer) if self._outside else answer
+        return seen_from(self._listener, answer)
 
     @override
     async def DeleteRecords(

@@ -16,7 +16,7 @@ from headrace_broker.engine.offsets import OffsetFound
 from headrace_broker.engine.produce import Appended, ProduceCall
 from headrace_common.core.errors import SHOWN_NAME_CHARS_MAX, ErrorCode, HeadraceError, unknown_topic
 from headrace_common.core.ids import NO_NODE, PartitionId
-from headrace_common.core.image import ClusterImage, Role, Topic
+from headrace_common.core.image import ClusterImage, Listener, Role, Topic
 from headrace_common.rpc.convert import active_controller_to_proto, endpoint_to_proto, node_to_proto
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2, transaction_pb2
@@ -160,18 +160,22 @@ def trim_result(trimmed: Trimmed) -> pb.DeleteRecordsResult:
     )
 
 
-def coordinator(found: FoundCoordinator, *, outside: bool = False) -> pb.CoordinatorOfKey:
-    """One key of FindCoordinator; ``outside``: for a client that reaches external addresses only."""
+_LACKING: Final[Mapping[Listener, str]] = {
+    Listener.EXTERNAL: "from outside: it has no external_advertise",
+    Listener.MTLS: "with a certificate: it has no mtls_listen",
+}
+
+
+def coordinator(found: FoundCoordinator, *, listener: Listener = Listener.CLIENT) -> pb.CoordinatorOfKey:
+    """One key of FindCoordinator, for a client that asks at ``listener``."""
     message = pb.CoordinatorOfKey(key=found.key, shard=found.shard, shard_epoch=found.shard_epoch)
     if found.error is not None:
         message.error, message.message = code(found.error), text(found.error)
     elif found.node is not None:
-        node = found.node.from_outside() if outside else found.node
+        node = found.node.seen_from(listener)
         if node is None:
             message.error = errors_pb2.COORDINATOR_NOT_AVAILABLE
-            message.message = (
-                f"coordinator {found.node.key.id} cannot be reached from outside: it has no external_advertise"
-            )
+            message.message = f"coordinator {found.node.key.id} cannot be reached {_LACKING.get(listener, '')}"
         else:
             message.coordinator = node.key.id
             message.endpoint.CopyFrom(endpoint_to_proto(node.grpc))
@@ -183,13 +187,13 @@ def metadata(
     names: Iterable[str],
     max_message_bytes: dict[bytes, int],
     *,
-    outside: bool = False,
+    listener: Listener = Listener.CLIENT,
     refused: Mapping[str, HeadraceError] = NOBODY_REFUSED,
 ) -> pb.MetadataResponse:
     """
     The image for clients, with the topics of these names.
 
-    ``outside``: for a client that reaches external addresses only; it is told no others, nor of nodes without one.
+    ``listener``: where the client asks; it is told the addresses of the same, and nothing of nodes without one.
     ``refused``: names of which nothing is told, and what is said instead.
     """
     described = [
@@ -197,13 +201,13 @@ def metadata(
         for name in dict.fromkeys(names)
     ]
     shown = (
-        node.from_outside() if outside else node.for_clients()
+        node.seen_from(listener)
         for node in image.nodes.values()
         if (node.key.role is Role.BROKER and not node.fenced) or node.key.role is Role.ADMIN
     )
     nodes = [node_to_proto(node) for node in shown if node is not None]
     active = image.active_controller
-    if outside and active is not None:
+    if listener is Listener.EXTERNAL and active is not None:
         active = replace(active, grpc=None)
     return pb.MetadataResponse(
         cluster_id=image.cluster_id,

@@ -19,7 +19,7 @@ from headrace_common.core.access.rows import Mode
 from headrace_common.core.access.state import Caller
 from headrace_common.core.errors import MetadataUnavailable
 from headrace_common.core.ids import TopicId
-from headrace_common.core.image import Topic
+from headrace_common.core.image import Listener, Topic
 from headrace_proto.v1 import broker_pb2 as pb
 
 ANSWERS_MAX: Final = 64
@@ -34,14 +34,14 @@ class MetadataAnswers:
     Of one listener. One event loop.
 
     Args:
-        outside: its clients reach external addresses only.
+        listener: its clients are told the addresses of the same.
         request_bytes_max: its largest request, which bounds what is told of batches.
     """
 
-    def __init__(self, broker: Broker, request_bytes_max: int, *, outside: bool) -> None:
+    def __init__(self, broker: Broker, request_bytes_max: int, *, listener: Listener) -> None:
         self._broker = broker
         self._request_bytes_max = request_bytes_max
-        self._outside = outside
+        self._listener = listener
         self._at: tuple[bytes, int] = (b"", -1)
         self._answers: dict[bytes, pb.MetadataResponse] = {}
         """Of all topics, by which of them are in it; of the image ``_at``."""
@@ -69,7 +69,7 @@ class MetadataAnswers:
         limits = self._broker.follower.message_limits(
             (name for name in request.topics if name not in refused), self._request_bytes_max
         )
-        return encode.metadata(image, request.topics, limits, outside=self._outside, refused=refused)
+        return encode.metadata(image, request.topics, limits, listener=self._listener, refused=refused)
 
     def _all(self, rights: Rights) -> pb.MetadataResponse:
         image = self._broker.replicas.image
@@ -83,7 +83,7 @@ class MetadataAnswers:
             return known
         names = self._names if seen == _ALL else [name for name, sees in zip(self._names, seen, strict=True) if sees]
         limits = self._broker.follower.message_limits(names, self._request_bytes_max)
-        answer = encode.metadata(image, names, limits, outside=self._outside)
+        answer = encode.metadata(image, names, limits, listener=self._listener)
         if len(self._answers) >= ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
         self._answers[seen] = answer

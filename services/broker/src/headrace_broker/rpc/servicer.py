@@ -26,7 +26,7 @@ from headrace_broker.rpc.metadata_answers import MetadataAnswers
 from headrace_common.core.audit.kinds import Kind
 from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import NodeId, TopicId
-from headrace_common.core.image import NodeKey, Role, ShardKind
+from headrace_common.core.image import Listener, NodeKey, Role, ShardKind
 from headrace_common.rpc.convert import role_from_proto
 from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.node_gate import NodeGate
@@ -50,7 +50,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     """
     One for each listener; ``draining`` ends long streams after what is under way.
 
-    ``outside``: it is that of clients who reach external addresses only. ``apart``: addresses are told apart, and all
+    ``listener``: where its clients ask. ``apart``: addresses are told apart, and all
     clients of one have a share of the write queue; not behind a proxy. ``request_bytes_max``: its largest request;
     clients are told so, for a batch that does not fit breaks the stream instead of being answered.
     """
@@ -61,16 +61,16 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         draining: asyncio.Event,
         gate: NodeGate,
         *,
-        outside: bool = False,
+        listener: Listener = Listener.CLIENT,
         apart: bool = True,
         request_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self._broker = broker
         self._draining = draining
         self._gate = gate
-        self._outside = outside
+        self._listener = listener
         self._apart = apart
-        self._metadata = MetadataAnswers(broker, request_bytes_max, outside=outside)
+        self._metadata = MetadataAnswers(broker, request_bytes_max, listener=listener)
 
     # --- produce ------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         if kind is None:
             raise Rejected(f"coordinators of type {request.type} are not known here; ask for GROUP or TRANSACTION")
         found = await self._broker.coordinators.find(kind, request.keys, current_rights())
-        answers = (encode.coordinator(one, outside=self._outside) for one in found)
+        answers = (encode.coordinator(one, listener=self._listener) for one in found)
         return pb.FindCoordinatorResponse(coordinators=answers)
 
     async def DeleteRecords(self, request: pb.DeleteRecordsRequest, context: Context) -> pb.DeleteRecordsResponse:

@@ -76,7 +76,7 @@ class TicketsServicer(tickets_pb2_grpc.TicketsServicer):
         owner = ticket.owner
         if owner.node is not None:
             return owner
-        found = self._access.authenticate(owner.bearer, owner.caller.host or "")
+        found = self._access.authenticate(owner.bearer, owner.caller.host or "", owner.certificate)
         if found.caller.principal != owner.caller.principal:
             raise Unauthenticated("the credential is another one's by now")
         return found

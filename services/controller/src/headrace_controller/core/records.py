@@ -259,6 +259,7 @@ def _node_fields(node: Node) -> dict[str, Any]:
         "internal": _address(node.internal),
         "server_name": node.grpc.server_name,
         **({"session_key": node.session_key.hex()} if node.session_key else {}),
+        **({"mtls": _address(node.mtls)} if node.mtls else {}),
     }
 
 
@@ -278,11 +279,12 @@ def _partition_fields(partition: Partition) -> dict[str, Any]:
 
 
 def _node(rest: str, fields: dict[str, Any]) -> Node:
-    grpc = _endpoint(fields["grpc"])
+    server_name = fields.get("server_name", "")  # what one before TLS wrote has none
+    grpc = _endpoint(fields["grpc"], server_name)
     assert grpc is not None, "a node is registered with its address"
     return Node(
         key=node_key_of(rest),
-        grpc=replace(grpc, server_name=fields.get("server_name", "")),  # nor what one before TLS wrote
+        grpc=grpc,
         http=_endpoint(fields["http"]),
         metrics=_endpoint(fields["metrics"]),
         rack=fields["rack"],
@@ -296,6 +298,7 @@ def _node(rest: str, fields: dict[str, Any]) -> Node:
         feature_level_max=fields.get("feature_level_max", 0),  # nor what one before feature levels wrote
         internal=_endpoint(fields.get("internal")),  # nor what one before internal listeners wrote
         session_key=bytes.fromhex(fields.get("session_key", "")),  # who signs nothing has none
+        mtls=_endpoint(fields.get("mtls"), server_name),  # nor who has no such listener
     )
 
 
@@ -356,5 +359,5 @@ def _address(endpoint: Endpoint | None) -> str | None:
     return None if endpoint is None else str(endpoint)
 
 
-def _endpoint(address: str | None) -> Endpoint | None:
-    return None if address is None else Endpoint.parse(address)
+def _endpoint(address: str | None, server_name: str = "") -> Endpoint | None:
+    return None if address is None else replace(Endpoint.parse(address), server_name=server_name)

@@ -1,11 +1,15 @@
-"""Who calls, by what the call has shown: a bearer, which is an API key, a token of an issuer, or a session."""
+"""
+Who calls, by what the call has shown: a bearer, which is an API key, a token of an issuer, or a session; or the
+certificate of its connection.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace_common.core.access.api_keys import PREFIX, ApiKey, parse_key
+from headrace_common.core.access.client_certificates import ClientCertificate
 from headrace_common.core.access.grants import host_of
 from headrace_common.core.access.key_sets import TOKEN_CHARS_MAX
 from headrace_common.core.access.principal import ANONYMOUS, Principal, PrincipalType
@@ -46,10 +50,20 @@ class Shown:
     """The same, where it is a session."""
     node: NodeKey | None = None
     """The node that asks for itself."""
+    certificate: ClientCertificate | None = None
+    """That of its connection, where that is who it is."""
 
     @property
     def expires_ms(self) -> int | None:
         """Unix time from which on it is over; None: never, as far as it says itself."""
+        own, certificate = self._own_expires_ms, self.certificate
+        if certificate is None:
+            return own
+        return certificate.expires_ms if own is None else min(own, certificate.expires_ms)
+
+    @property
+    def _own_expires_ms(self) -> int | None:
+        """Of the bearer."""
         if self.token is not None:
             return self.token.expires_ms
         if self.session is not None:
@@ -101,9 +115,16 @@ class Verified:
         """The newest."""
 
 
-def authenticate(view: View, bearer: str | None, address: str, now_ms: float, verified: Verified) -> Shown:
+def authenticate(
+    view: View,
+    bearer: str | None,
+    address: str,
+    now_ms: float,
+    verified: Verified,
+    certificate: ClientCertificate | None = None,
+) -> Shown:
     """
-    Who shows ``bearer``.
+    Who shows ``bearer``, or ``certificate``, or both.
 
     Where the cluster is not closed, who shows nothing that is valid is ``User:ANONYMOUS``.
 
@@ -111,9 +132,10 @@ def authenticate(view: View, bearer: str | None, address: str, now_ms: float, ve
         address: where the call comes from, as ``host_of`` takes it; anything else is no address, which no rule names.
         now_ms: Unix time.
         verified: what this process has verified before.
+        certificate: of the connection. Its owner calls; a bearer beside it has to be the owner's too, and then narrows.
 
     Raises:
-        Unauthenticated: nothing was shown, or nothing that is known.
+        Unauthenticated: nothing was shown, or nothing that is known; or a certificate, and somebody else's bearer.
         CredentialsExpired: it was good until some time ago.
         CredentialsRevoked: its owner, or one of the groups of its token, is blocked; or, of a session, as
             ``Session.check``.
@@ -122,7 +144,10 @@ def authenticate(view: View, bearer: str | None, address: str, now_ms: float, ve
     """
     host = _host(address)
     try:
-        shown = _shown(view, check_shown(bearer), host, now_ms, verified)
+        if certificate is None:
+            shown = _shown(view, check_shown(bearer), host, now_ms, verified)
+        else:
+            shown = _certified(view, certificate, bearer, host, now_ms, verified)
         _check_not_blocked(view, shown.caller)
     except (Unauthenticated, Overloaded):
         if view.mode is Mode.CLOSED:
@@ -156,6 +181,21 @@ def _shown(view: View, bearer: str, host: str | None, now_ms: float, verified: V
         return Shown(caller, bearer, session=session)
     identity = _identity(view, bearer, now_ms, verified)
     return Shown(Caller(identity.principal, identity.groups, host), bearer, token=identity)
+
+
+def _certified(
+    view: View, certificate: ClientCertificate, bearer: str | None, host: str | None, now_ms: float, verified: Verified
+) -> Shown:
+    owner = certificate.check(now_ms)
+    if bearer is None:
+        return Shown(Caller(owner, host=host, vouched=not view.vouched_full), certificate=certificate)
+    shown = _shown(view, check_shown(bearer), host, now_ms, verified)
+    if shown.caller.principal != owner:
+        raise Unauthenticated(
+            f"the certificate is of {owner}, and the credential beside it of {shown.caller.principal}: leave the "
+            "credential out, or show it alone, at the listener for clients without certificates"
+        )
+    return replace(shown, certificate=certificate)
 
 
 def _identity(view: View, bearer: str, now_ms: float, verified: Verified) -> Identity:

@@ -45,7 +45,7 @@ class Reason(Enum):
     """What decided; in the order in which it is asked."""
 
     BLOCKED = "it is blocked"
-    VOUCHED = "a password alone gives no such right, whoever it is; use an API key, or headrace login"
+    VOUCHED = "neither a password nor a certificate alone gives such a right; use an API key, or headrace login"
     OUT_OF_SCOPE = "its key is not for that"
     SUPER_USER = "it is a super user"
     NO_SUCH_NAME = "nothing can have this name"

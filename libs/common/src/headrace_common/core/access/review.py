@@ -122,7 +122,9 @@ def narrow_scope(scope: Scope | None, by: Caller) -> Scope | None:
 
 def _how(by: Caller) -> str:
     """What is added to a refusal of somebody whom a node vouches for."""
-    return ". A password alone gives no such right: use an API key, or headrace login" if by.vouched else ""
+    if not by.vouched:
+        return ""
+    return ". Neither a password nor a certificate alone gives such a right: use an API key, or headrace login"
 
 
 def _subject(change: Change) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace_common.core.access.authentication import Shown
+from headrace_common.core.access.client_certificates import ClientCertificate
 from headrace_common.core.access.control import Asked
 from headrace_common.core.access.principal import Principal
 from headrace_common.core.errors import Rejected, Unauthenticated
@@ -67,11 +68,11 @@ class Ticket:
     until_ms: float
 
 
-_Same = tuple[str | None, Principal, str | None, Audience, frozenset[Asked]]
+_Same = tuple[str | None, ClientCertificate | None, Principal, str | None, Audience, frozenset[Asked]]
 
 
 def _same_as(owner: Shown, audience: Audience, rights: frozenset[Asked]) -> _Same:
-    return owner.bearer, owner.caller.principal, owner.caller.host, audience, rights
+    return owner.bearer, owner.certificate, owner.caller.principal, owner.caller.host, audience, rights
 
 
 class Tickets:

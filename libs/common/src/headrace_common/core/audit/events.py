@@ -50,7 +50,7 @@ class Actor:
     principal: str
     method: Method
     credential: str = ""
-    """The id of the key; empty: it has none."""
+    """The id of the key, or SHA-256 of the certificate, hexadecimal; empty: it has none."""
     groups: tuple[str, ...] = ()
     """At most ``GROUPS_MAX`` are left of more."""
     groups_more: int = field(init=False)
@@ -132,6 +132,8 @@ def actor_of(shown: Shown) -> Actor:
         method = Method.PASSWORD
     elif shown.key is not None:
         method, credential = Method.PASSWORD if shown.key.login else Method.API_KEY, shown.key.id
+    elif shown.certificate is not None:
+        method, credential = Method.CERTIFICATE, shown.certificate.fingerprint
     caller = shown.caller
     return Actor(str(caller.principal), method, credential, tuple(map(str, caller.groups)))
 
