@@ -46,6 +46,7 @@ from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey,
 from headrace_common.core.node_rules import NO_TOKEN
 from headrace_common.rpc.access_rules import ANYBODY, ENTRIES, NODES, AccessTable, AsksAnywhere, on_cluster, on_each
 from headrace_common.rpc.channels import Security, open_channel
+from headrace_common.rpc.credentials import Pem
 from headrace_common.rpc.node_gate import FORWARDED_HOST_KEY, FORWARDED_KEY, NODE_KEY, TOKEN_KEY, NodeGate
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.access_gate import Access, AccessGate, current_bearer, current_rights
@@ -112,9 +113,15 @@ class World:
         self.rules = replace(self.rules, generation=self.rules.generation + 1, rules={ALICE: frozenset(grants)})
         self.told()
 
+    pem: Pem | None = None
+    """With what it is called; None: in plain text."""
+
+    def shows(self, *metadata: tuple[str, str | bytes]) -> Security:
+        return Security(lambda _: metadata, self.pem)
+
     async def call(self, operation: str, *metadata: tuple[str, str | bytes], request: Any = None) -> Any:
         """The error; None: there is none."""
-        async with open_channel(self.address, Security(lambda _: metadata), own_connection=True) as channel:
+        async with open_channel(self.address, self.shows(*metadata), own_connection=True) as channel:
             stub: Any = broker_pb2_grpc.BrokerStub(channel)
             try:
                 if operation == "Produce":
@@ -403,7 +410,7 @@ class Streams:
         self._stack = stack
 
     async def open(self, *metadata: tuple[str, str | bytes]) -> Any:
-        channel = open_channel(self._world.address, Security(lambda _: metadata), own_connection=True)
+        channel = open_channel(self._world.address, self._world.shows(*metadata), own_connection=True)
         await self._stack.enter_async_context(channel)
         stub: Any = broker_pb2_grpc.BrokerStub(channel)
         stream = stub.Produce()
