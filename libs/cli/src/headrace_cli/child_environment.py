@@ -15,6 +15,8 @@ from headrace.finding import (
     API_KEY_FILE_VARIABLE,
     API_KEY_VARIABLE,
     CA_VARIABLE,
+    CERT_VARIABLE,
+    KEY_VARIABLE,
     PASSWORD_FILE_VARIABLE,
     PASSWORD_VARIABLE,
     TOKEN_FILE_VARIABLE,
@@ -30,6 +32,8 @@ _CREDENTIALS: Final = (
     USERNAME_VARIABLE,
     PASSWORD_VARIABLE,
     PASSWORD_FILE_VARIABLE,
+    CERT_VARIABLE,
+    KEY_VARIABLE,
 )
 
 
@@ -46,15 +50,25 @@ def child_environment(cluster: ClusterAddress, env: Mapping[str, str]) -> dict[s
         found.pop(CA_VARIABLE, None)
     else:
         found[CA_VARIABLE] = _absolute(cluster.ca)
-    if cluster.api_key is not None:
-        return _without_credentials(found) | {API_KEY_VARIABLE: cluster.api_key.reveal()}
-    if cluster.api_key_file is not None:
-        return _without_credentials(found) | {API_KEY_FILE_VARIABLE: _absolute(cluster.api_key_file)}
-    if cluster.user is not None:
-        return _without_credentials(found) | _user_variables(cluster.user)
-    if file := found.get(API_KEY_FILE_VARIABLE):
-        found[API_KEY_FILE_VARIABLE] = _absolute(file)
+    shown = _shown(cluster)
+    if shown:
+        return _without_credentials(found) | shown
+    for variable in (API_KEY_FILE_VARIABLE, CERT_VARIABLE, KEY_VARIABLE):
+        if file := found.get(variable):
+            found[variable] = _absolute(file)
     return found
+
+
+def _shown(cluster: ClusterAddress) -> dict[str, str]:
+    """What says the same in the environment; empty: nothing is said."""
+    certificate = cluster.certificate
+    files = {} if certificate is None else {CERT_VARIABLE: certificate.cert, KEY_VARIABLE: certificate.key}
+    if cluster.api_key_file is not None:
+        files[API_KEY_FILE_VARIABLE] = cluster.api_key_file
+    said = {variable: _absolute(file) for variable, file in files.items()}
+    if cluster.api_key is not None:
+        return said | {API_KEY_VARIABLE: cluster.api_key.reveal()}
+    return said if cluster.user is None else said | _user_variables(cluster.user)
 
 
 def _user_variables(user: UserLogin) -> dict[str, str]:

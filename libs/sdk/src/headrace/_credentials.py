@@ -23,8 +23,10 @@ from headrace.errors import CredentialInPlainText
 from headrace.finding import (
     API_KEY_FILE_VARIABLE,
     API_KEY_VARIABLE,
+    CERT_VARIABLE,
     TOKEN_FILE_VARIABLE,
     USERNAME_VARIABLE,
+    CertificateFiles,
     ClusterAddress,
     UserLogin,
 )
@@ -391,6 +393,31 @@ class LoginKey(KeyFile):
         return checked(key, str(self._file))
 
 
+class CertificateShown(Credentials):
+    """
+    That of the connections, and nothing beside it. Its files are looked at with each call; who has new ones connects
+    anew.
+    """
+
+    def __init__(self, files: CertificateFiles, *, tls: bool) -> None:
+        super().__init__(tls=tls)
+        self._files = Path(files.cert).expanduser(), Path(files.key).expanduser()
+        self._seen = self._stamps()
+
+    def _stamps(self) -> tuple[tuple[int, ...] | None, ...]:
+        return tuple(map(_stamp, self._files))
+
+    def _key_for(self, target: str) -> Secret | None:
+        self._look_again()
+        return None
+
+    def _look_again(self) -> None:
+        now = self._stamps()
+        if now != self._seen:
+            self._seen = now
+            self.number += 1
+
+
 def credentials_for(address: ClusterAddress | None, targets: Iterable[str], env: Mapping[str, str]) -> Credentials:
     """
     What a client shows to the cluster at ``targets``.
@@ -409,6 +436,8 @@ def credentials_for(address: ClusterAddress | None, targets: Iterable[str], env:
         login = PasswordLogin(address.user, tls=tls)
         login.check(targets)
         return login
+    elif address is not None and address.certificate is not None:
+        return CertificateShown(address.certificate, tls=tls)
     elif (file := find_login(logins_directory(env), targets)) is not None:
         found = LoginKey(file, tls=tls)
     else:
@@ -426,16 +455,18 @@ def credential_place(address: ClusterAddress, env: Mapping[str, str]) -> str:
     for setting, value in (
         ("api_key_file", address.api_key_file),
         ("username", None if address.user is None else address.user.name),
+        ("cert_file", None if address.certificate is None else address.certificate.cert),
     ):
         if value is not None:
             return f"{setting} {value} of {address.source}"
-    for variable in (API_KEY_VARIABLE, API_KEY_FILE_VARIABLE, TOKEN_FILE_VARIABLE, USERNAME_VARIABLE):
+    tls = address.ca is not None
+    variables = (API_KEY_VARIABLE, API_KEY_FILE_VARIABLE, TOKEN_FILE_VARIABLE, USERNAME_VARIABLE)
+    for variable in (*variables, *((CERT_VARIABLE,) if tls else ())):
         if env.get(variable):
             return variable if variable == API_KEY_VARIABLE else f"{variable}={env[variable]}"
     login = find_login(logins_directory(env), address)
     if login is not None:
         return f"headrace login ({login})"
-    tls = address.ca is not None
     if any(LocalKeys(local_keys_directory(env), tls=tls).metadata(target) for target in address):
         return f"headrace up ({local_keys_directory(env)})"
     return f"the token of the pod ({POD_TOKEN})" if tls and POD_TOKEN.exists() else "none"

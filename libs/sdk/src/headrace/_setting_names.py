@@ -21,8 +21,8 @@ Servers = str | Sequence[str] | Mapping[str, Any] | None
 SERVERS: Final = ("bootstrap.servers", "bootstrap_servers", "metadata.broker.list")
 
 _SECURITY: Final = (
-    "{name}: clients show an API key, a token or a password, and no certificate: api_key_file, token_file, or username "
-    "and password; see docs/coming-from.md#tls-and-sasl"
+    "{name}: clients show an API key, a token, a password, or a certificate in PEM: api_key_file, token_file, username "
+    "and password, or cert_file and key_file; see docs/coming-from.md#tls-and-sasl"
 )
 _CA: Final = "{name}: write the CAs of the brokers into a file in PEM, and its path as ssl_ca_location"
 _CHECKED: Final = "{name}: certificates and the names in them are always checked; leave it out"

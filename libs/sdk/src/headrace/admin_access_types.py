@@ -250,7 +250,11 @@ class ObservedAccess(Told["pb.ObservedResponse"]):
 
 
 @dataclass(frozen=True, slots=True)
-class WhoAmI(Told["pb.WhoAmIResponse"], key_id=lambda answer: answer.key_id or None):
+class WhoAmI(
+    Told["pb.WhoAmIResponse"],
+    key_id=lambda answer: answer.key_id or None,
+    certificate=lambda answer: answer.certificate or None,
+):
     """Who the cluster takes the caller for."""
 
     principal: str
@@ -260,3 +264,5 @@ class WhoAmI(Told["pb.WhoAmIResponse"], key_id=lambda answer: answer.key_id or N
     mode: str
     """Of the cluster: ``open``, ``permissive`` or ``closed``."""
     super_user: bool
+    certificate: str | None
+    """SHA-256, hexadecimal, of the certificate that the connection showed; None: of no such connection."""

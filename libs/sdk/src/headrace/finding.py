@@ -13,6 +13,9 @@ The first of these that is there: the argument, ``HEADRACE_BOOTSTRAP``, ``HEADRA
     ca = "/etc/headrace/ca.crt"
     api_key_file = "/etc/headrace/staging.key"
 
+A certificate is shown where one is asked for: ``cert_file`` and ``key_file``, of the argument, the profile, or
+``HEADRACE_CERT`` and ``HEADRACE_KEY``. Who is given one shows no key that is found further down that list.
+
 What a client shows of itself is the first of these: the argument, that of the profile, ``HEADRACE_API_KEY``,
 ``HEADRACE_API_KEY_FILE``, and on loopback what ``headrace.local_keys`` finds. A profile has the name of a file and
 never the key, so that it can be read aloud.
@@ -48,12 +51,17 @@ TOKEN_FILE_VARIABLE: Final = "HEADRACE_TOKEN_FILE"
 USERNAME_VARIABLE: Final = "HEADRACE_USERNAME"
 PASSWORD_VARIABLE: Final = "HEADRACE_PASSWORD"
 PASSWORD_FILE_VARIABLE: Final = "HEADRACE_PASSWORD_FILE"
+CERT_VARIABLE: Final = "HEADRACE_CERT"
+KEY_VARIABLE: Final = "HEADRACE_KEY"
 CONFIG_VARIABLE: Final = "HEADRACE_CONFIG"
 DATA_DIR: Final = ".headrace"
 CLUSTER_FILE: Final = "cluster.json"
 CHOSEN: Final = "profile"
 """The key of config.toml that names the profile to take where nothing else is said."""
-PROFILE_KEYS: Final = ("bootstrap", "output", "ca", "api_key_file", "token_file", "username", "password_file")
+PROFILE_KEYS: Final = (
+    *("bootstrap", "output", "ca", "api_key_file", "token_file", "username", "password_file"),
+    *("cert_file", "key_file"),
+)
 PLAINTEXT: Final = "PLAINTEXT"
 
 
@@ -66,6 +74,16 @@ class UserLogin:
     password_file: str | None = None
     """Or the file that has it."""
     mechanism: str = "SCRAM-SHA-512"
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """A certificate that a client shows where it is asked for one."""
+
+    cert: str
+    """The file with it, then those that lead from it to a CA, in PEM."""
+    key: str
+    """That of its key, in PEM, without a password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,8 @@ class ClusterAddress(Sequence[str]):
     """Or the file that has it, or a token."""
     user: UserLogin | None = None
     """Or whom they log in as."""
+    certificate: CertificateFiles | None = None
+    """What their connections show; it is who they are where that is asked for."""
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -175,18 +195,26 @@ def credentialed(
     *,
     token_file: str | None = None,
     user: UserLogin | None = None,
+    certificate: CertificateFiles | None = None,
 ) -> ClusterAddress:
     """
     ``found`` with what a client shows there: what its settings name, else what ``found`` has, else what ``env`` says.
 
     Raises:
-        InvalidConfig: the settings name more than one thing to show, or a user without a password.
+        InvalidConfig: the settings name more than one thing to show, or a user without a password, or a certificate for
+            a cluster that is spoken to in plain text.
     """
+    if (certificate or found.certificate) is not None and found.ca is None:
+        raise InvalidConfig(
+            f"cert_file needs TLS: name the file of the cluster's CAs, ssl_ca_location or {CA_VARIABLE}"
+        )
     given = {"api_key": api_key, "api_key_file": api_key_file, "token_file": token_file, "username": user}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise InvalidConfig(f"{' and '.join(named)} are both given; leave one out")
-    if not named and (found.api_key, found.api_key_file, found.user) == (None, None, None):
+    known = found.api_key, found.api_key_file, found.user, found.certificate
+    if not named and certificate is None and all(one is None for one in known):
+        certificate = None if found.ca is None else _certificate_in(env)
         text = env.get(API_KEY_VARIABLE)
         api_key = Secret(text.strip()) if text else None
         if api_key is None:
@@ -197,9 +225,31 @@ def credentialed(
                 _secret(env.get(PASSWORD_VARIABLE)),
                 env.get(PASSWORD_FILE_VARIABLE) or None,
             )
-    elif not named:
+    elif not named and certificate is None:
         return found
-    return replace(found, api_key=api_key, api_key_file=api_key_file or token_file, user=user)
+    shown = api_key_file or token_file
+    return replace(found, api_key=api_key, api_key_file=shown, user=user, certificate=certificate)
+
+
+def certificate_files(cert: str | None, key: str | None) -> CertificateFiles | None:
+    """
+    What a client shows; None: nothing.
+
+    Raises:
+        InvalidConfig: one of the two files is not named.
+    """
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise InvalidConfig(
+            f"cert_file and key_file are given together, as are {CERT_VARIABLE} and {KEY_VARIABLE}: a certificate, and "
+            "its key"
+        )
+    return CertificateFiles(cert, key)
+
+
+def _certificate_in(env: Mapping[str, str]) -> CertificateFiles | None:
+    return certificate_files(env.get(CERT_VARIABLE) or None, env.get(KEY_VARIABLE) or None)
 
 
 def user_login(
@@ -253,6 +303,7 @@ def find_cluster(
         output=section.get("output"),
         api_key_file=section.get("api_key_file") or section.get("token_file"),
         user=user_login(section.get("username"), None, section.get("password_file")),
+        certificate=certificate_files(section.get("cert_file"), section.get("key_file")),
     )
 
 

@@ -83,6 +83,8 @@ class ClientSettingsDict(TypedDict, total=False):
     password: Secret | str | None
     password_file: str | None
     sasl_mechanism: Mechanism | None
+    cert_file: str | None
+    key_file: str | None
 
 
 class DecidingSettingsDict(ClientSettingsDict, total=False):

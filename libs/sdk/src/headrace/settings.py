@@ -22,7 +22,14 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
 from headrace._setting_names import explain_setting
-from headrace.finding import ClusterAddress, bootstrap_addresses, credentialed, secured, user_login
+from headrace.finding import (
+    ClusterAddress,
+    bootstrap_addresses,
+    certificate_files,
+    credentialed,
+    secured,
+    user_login,
+)
 from headrace.setting_types import Acks, CompressionType, Mechanism, Partitioner, SecurityProtocol, SerializerName
 from headrace_common.core.bounds import find_problem, setting
 from headrace_common.core.errors import InvalidConfig
@@ -45,6 +52,10 @@ KAFKAS_NAMES: Final[Mapping[str, str]] = {
     "sasl_plain_username": "username",
     "sasl_plain_password": "password",
     "sasl_mechanisms": "sasl_mechanism",
+    "ssl_certificate_location": "cert_file",
+    "ssl_key_location": "key_file",
+    "ssl_certfile": "cert_file",
+    "ssl_keyfile": "key_file",
 }
 """What Kafka's clients call a setting that is there under another name."""
 
@@ -91,6 +102,11 @@ class ClientSettings:
     """A file with the password; without either ``HEADRACE_PASSWORD`` or ``HEADRACE_PASSWORD_FILE``."""
     sasl_mechanism: Mechanism | None = setting(None, choices=get_args(Mechanism))
     """How it proves that: SCRAM-SHA-512, as without it, or SCRAM-SHA-256."""
+    cert_file: str | None = None
+    """File with the certificate that the client shows where it is asked for one, then those that lead to a CA, in PEM;
+    without it ``HEADRACE_CERT``, or what the profile says. It is read again when it has changed."""
+    key_file: str | None = None
+    """File with the key of cert_file, in PEM without a password; without it ``HEADRACE_KEY``."""
 
     def __post_init__(self) -> None:
         for name in ("api_key", "password"):
@@ -110,7 +126,15 @@ class ClientSettings:
         assert not isinstance(self.api_key, str), "it became a secret"
         assert not isinstance(self.password, str), "it became a secret"
         user = user_login(self.username, self.password, self.password_file, self.sasl_mechanism)
-        return credentialed(found, self.api_key, self.api_key_file, os.environ, token_file=self.token_file, user=user)
+        return credentialed(
+            found,
+            self.api_key,
+            self.api_key_file,
+            os.environ,
+            token_file=self.token_file,
+            user=user,
+            certificate=certificate_files(self.cert_file, self.key_file),
+        )
 
     def rules(self) -> list[str]:
         """What is wrong between fields; empty when nothing is."""

@@ -125,9 +125,10 @@ def whoami(session: Session) -> None:
         session.show(told)
         return
     expires = None if found.expires_ms is None else _day(found.expires_ms)
-    session.show(
-        {"principal": found.principal, "key": found.key_id, "expires": expires, "mode": found.mode, "credential": place}
-    )
+    shown = {"principal": found.principal, "key": found.key_id}
+    if found.certificate is not None:
+        shown["certificate"] = found.certificate
+    session.show(shown | {"expires": expires, "mode": found.mode, "credential": place})
     if found.super_user:
         session.say("a super user: it may do everything")
 

@@ -93,6 +93,10 @@ def set_profile(
     password_file: Annotated[
         str | None, typer.Option("--password-file", metavar="FILE", help="The file with the password of that user")
     ] = None,
+    cert_file: Annotated[
+        str | None, typer.Option("--cert-file", metavar="FILE", help="The certificate to show where one is asked for")
+    ] = None,
+    key_file: Annotated[str | None, typer.Option("--key-file", metavar="FILE", help="The key of --cert-file")] = None,
 ) -> None:
     """Make a profile, or change what is given of one."""
     if not name or name == CHOSEN or not all(c.isalnum() or c in "-_" for c in name) or not name.isascii():
@@ -109,6 +113,8 @@ def set_profile(
         "token_file": token_file,
         "username": username,
         "password_file": password_file,
+        "cert_file": cert_file,
+        "key_file": key_file,
     }
     section = {**before, **{key: value for key, value in given.items() if value is not None}}
     if section.get("bootstrap") is None:

@@ -186,14 +186,20 @@ class Channels(_Pool[Address, grpc.aio.Channel]):
             reconnect_ms_max=self._reconnect_ms_max,
         )
 
-    async def renew(self, security: Security | None = None, *, grace_ms: float = GRACE_MS) -> None:
+    def renew(self, security: Security | None = None, *, grace_ms: float = GRACE_MS) -> Coroutine[Any, Any, None]:
         """
         Open channels with ``security`` from now on; None: with what that of now has become. Those that are open begin
         no new call, and close when their calls have ended, or after ``grace_ms``; 0 where they were opened with what is
-        not trusted any more. Returns then.
+        not trusted any more. What is to be awaited returns then; it holds at once.
         """
         self._security = security or self._security
-        await _close_all(self.retire(grace_ms))
+        retired = list(self._opened.values())
+        self._opened.clear()
+
+        async def close() -> None:
+            await _close_all([channel.close(grace_ms / 1_000) for channel in retired])
+
+        return close()
 
     def retire(self, grace_ms: float) -> list[Coroutine[Any, Any, None]]:
         """From now on channels are opened anew; what closes those that are open, to be awaited."""

@@ -21,7 +21,8 @@ _SAYS: Final = {
     "(security_protocol PLAINTEXT), or name the port that speaks it",
     "Failed to create security handshaker": "the file of CAs has no certificate that can be read",
     "last error: UNAVAILABLE": "it took the connection and closed it, as one does that speaks TLS, and as a node does "
-    "that is shown no certificate of the cluster; a client names the CA by ssl_ca_location or HEADRACE_CA",
+    "that is shown no certificate of a CA that it trusts; a client names the CA of the cluster by ssl_ca_location or "
+    "HEADRACE_CA, and where the port is for clients with certificates, its own by cert_file and key_file",
 }
 """By what gRPC says; the last where the other side only hung up."""
 

@@ -164,8 +164,10 @@ class GrpcTransport(CoordinatorCalls):
         self._bootstrap = list(bootstrap)
         self._meant = bootstrap if isinstance(bootstrap, ClusterAddress) else None
         self._ca = None if self._meant is None or self._meant.ca is None else Path(self._meant.ca)
-        security = security or trust_in(self._ca)
+        self._certificate = None if self._meant is None else self._meant.certificate
+        security = security or trust_in(self._ca, self._certificate)
         self._credentials = credentials or credentials_for(self._meant, self._bootstrap, os.environ)
+        self._connected_with = self._credentials.number
         self._call_timeout = call_timeout_ms / 1_000
         self._security = security
         self._nodes = Whereabouts()
@@ -276,7 +278,7 @@ class GrpcTransport(CoordinatorCalls):
     def _look_at_cas(self) -> None:
         """They may have been changed since; connections are made anew with others, and those there are end."""
         try:
-            security = trust_in(self._ca)
+            security = trust_in(self._ca, self._certificate)
         except InvalidConfig as error:
             _log.warning("%s; those of before stay in use", error)
             return
@@ -535,6 +537,9 @@ class GrpcTransport(CoordinatorCalls):
             raise ClientClosed(CLOSED)
         if self._pid not in (None, os.getpid()):
             raise ClientClosed.by_fork("client")
+        if self._certificate is not None and self._connected_with != self._credentials.number:
+            self._connected_with = self._credentials.number
+            self._look_at_cas()  # and at the certificate
         if address not in self._channels:
             _begin(self)
         return self._channels.to(address)
