@@ -197,6 +197,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
             ],
         }
     },
+    "clients with certificates": {"auth": {"mtls": {"enabled": True, "clientCa": {"existingSecret": "their-ca"}}}},
     "no budgets": {"podDisruptionBudget": {"enabled": False}},
     "placement": dict.fromkeys(("statefulset", "controller", "coordinator", "admin", "etcd"), _PODS),
     "racks": {"rackAwareness": {"enabled": True}, "topologySpread": {"zone": "DoNotSchedule"}},

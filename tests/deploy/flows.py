@@ -17,8 +17,10 @@ AS_NODE: Final = {component: {GRPC[component], port} for component, port in INTE
 REST, METRICS, HEALTH = 8080, 9100, 9101
 ETCD_CLIENT, ETCD_PEER = 2379, 2380
 EXTERNAL: Final = {"broker": 9294, "coordinator": 9494, "admin": 9496}
+MTLS: Final = {"broker": 9295, "coordinator": 9495, "admin": 9497}
+"""For clients alone, where there are such ports."""
 
-_LISTENERS: Final = (*GRPC.values(), *INTERNAL.values(), *EXTERNAL.values())
+_LISTENERS: Final = (*GRPC.values(), *INTERNAL.values(), *EXTERNAL.values(), *MTLS.values())
 PORTS: Final = (
     *_LISTENERS,
     CONNECT_REST,

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.deploy import chart, combinations, settings
+from tests.deploy import chart, combinations, flows, settings
 from tests.deploy.manifests import Manifest, Pod, lasting, of_kind, one, pod_of, pods
 
 from headrace_common.runtime.certificates import leaf_of, make_ca, make_pair, names_of
@@ -286,3 +286,25 @@ def test_without_there_is_nothing_of_it() -> None:
     assert "certificate" not in text
     assert "https" not in text
     assert "etcd-tls" not in text
+
+
+def test_clients_with_certificates_have_ports_of_their_own_and_pods_their_ca() -> None:
+    manifests, chart_services = combinations.render("clients with certificates"), {"controller", *flows.MTLS}
+    for pod in (pod for pod in pods(manifests) if pod.component in chart_services):
+        ports = {port["name"]: port["containerPort"] for port in pod.main["ports"]}
+        mounted = {mount["name"]: mount["mountPath"] for mount in pod.main["volumeMounts"]}
+        if pod.component == "controller":
+            assert "mtls" not in ports
+            assert "client-ca" not in mounted
+            continue
+        assert ports["mtls"] == flows.MTLS[pod.component]
+        env = {one["name"]: one.get("value") for one in pod.main["env"]}
+        prefix = f"HEADRACE_{pod.component.upper()}_MTLS"
+        assert env[f"{prefix}_LISTEN"] == f"0.0.0.0:{flows.MTLS[pod.component]}"
+        assert env[f"{prefix}_CLIENT_CA"] == f"{mounted['client-ca']}/ca.crt"
+        [volume] = [volume for volume in pod.spec["volumes"] if volume["name"] == "client-ca"]
+        assert volume["secret"]["secretName"] == "their-ca"
+        assert volume["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}], "and no key that may be beside it"
+    bootstrap = one(manifests, "Service/headrace-bootstrap")
+    assert {port["name"]: port["port"] for port in bootstrap["spec"]["ports"]} == {"grpc": 9292, "mtls": 9295}
+    assert "mtls" not in str(one(chart.render(), "Service/headrace-bootstrap"))

@@ -111,6 +111,17 @@ class TestTheChart:
             reached = {port for port in flows.PORTS if policies.allow(source, target, port)}
             assert reached == {flows.EXTERNAL[c] for c in [target.labels.get(COMPONENT)] if c in flows.EXTERNAL}
 
+    def test_clients_reach_the_listeners_for_certificates_where_there_are_some_and_nobody_else_does(self) -> None:
+        for values, there in ((CERTIFIED, True), ("defaults", False)):
+            manifests = combinations.render(values)
+            policies = Policies(manifests, chart.NAMESPACE)
+            ours = list(map(peer_of, pods(manifests)))
+            for target in ours:
+                wanted = {flows.MTLS[c] for c in [target.labels.get(COMPONENT)] if c in flows.MTLS and there}
+                assert {port for port in _MTLS if policies.allow(FAR_CLIENT, target, port)} == wanted
+                for source in (*ours, STRANGER, OUTSIDE):
+                    assert not any(policies.allow(source, target, port) for port in _MTLS), (source, target)
+
     def test_traces_leave_where_the_values_say_so(self) -> None:
         manifests = combinations.render("topics and settings")
         policies = Policies(manifests, chart.NAMESPACE)
@@ -169,10 +180,14 @@ def _meant(values: str, text: str) -> bool:
         )
     if values == "etcd of ours":
         return text.endswith(f":{flows.ETCD_CLIENT} is open") and text.startswith(_OF_ETCD)
+    if values == CERTIFIED:
+        return text.startswith(("client -> ", "far client -> ")) and any(f":{p} is open" in text for p in _MTLS)
     is_external = values in {"load balancers", "node ports", "gateway", "own way in"}
     return is_external and any(text.endswith(f":{port} is open") for port in flows.EXTERNAL.values())
 
 
+CERTIFIED = "clients with certificates"
+_MTLS = flows.MTLS.values()
 _OF_ETCD = ("StatefulSet/headrace-controller ", "CronJob/headrace-", "Job/headrace-")
 
 

@@ -62,6 +62,8 @@ def test_each_pod_starts_with_its_settings_and_says_who_it_is(values: str, tmp_p
             given = settings.environment(pod, pod.main, ordinal, chart.NAMESPACE)
             config = settings.load(pod.component, _with_address(manifests, pod, given, tmp_path))
             assert ("external_listen=Endpoint" in repr(config)) == (values in OUTSIDE and pod.component != "controller")
+            certified = values == "clients with certificates" and pod.component != "controller"
+            assert ("mtls_listen=Endpoint" in repr(config)) == certified
             server = config.server
             ids.setdefault(pod.component, []).append(config.node_id)
             assert server.advertise_host == settings.pod_ip(ordinal)

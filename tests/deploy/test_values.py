@@ -180,6 +180,12 @@ def test_lint_has_nothing_to_say(which: str) -> None:
             "external.type Gateway routes plain text",
         ),
         ({"auth": {"scram": {}}}, "scram"),
+        ({"auth": {"mtls": {"enabled": True}}}, "enabled and clientCa.existingSecret are set together"),
+        ({"auth": {"mtls": {"clientCa": {"existingSecret": "a"}}}}, "are set together"),
+        (
+            combinations.PLAIN | {"auth": {"mtls": {"enabled": True, "clientCa": {"existingSecret": "a"}}}},
+            "auth.mtls.enabled: clients show certificates by TLS alone",
+        ),
         ({"etcd": {"restore": {"file": "headrace-1.backup"}}}, "etcd.restore.file"),  # left from a restore
         ({"etcd": {"restore": {"brokers": [0]}}}, "etcd.restore.brokers"),
         ({"etcd": {"restore": {"enabled": True, "brokers": [0, 3]}}}, "etcd.restore.brokers: there is no broker 3"),

@@ -33,6 +33,9 @@ workload) and of, a dictionary:
 {{- $audit := and .of.service (ne .component "broker") (include "headrace.auditDirectory" $root) -}}
 {{- $claim := default dict .of.claim -}}
 {{- if and $audit $root.Values.audit.storage.size }}{{ $claim = merge (dict "mountPath" "/var/lib/headrace") $root.Values.audit.storage }}{{ end -}}
+{{- if and $root.Values.auth.mtls.enabled (has (default "" .of.service) (list "broker" "coordinator" "admin")) }}
+{{- $secrets = append $secrets (dict "name" "client-ca" "key" "ca.crt" "secret" $root.Values.auth.mtls.clientCa.existingSecret) }}
+{{- end -}}
 {{- if .of.service }}{{ $secrets = prepend $secrets (dict "name" "node-token" "key" "node-token" "secret" (include "headrace.nodeToken" $root)) }}{{ end -}}
 apiVersion: v1
 kind: Service
@@ -383,6 +386,12 @@ liveness:
 - name: {{ $prefix }}_INTERNAL_LISTEN
   value: 0.0.0.0:{{ int . }}
 {{- end }}
+{{- if and .external .root.Values.auth.mtls.enabled }}
+- name: {{ $prefix }}_MTLS_LISTEN
+  value: 0.0.0.0:{{ int (get .root.Values.listeners .component).mtlsPort }}
+- name: {{ $prefix }}_MTLS_CLIENT_CA
+  value: /etc/headrace/client-ca/ca.crt
+{{- end }}
 {{- if and .external .root.Values.external.enabled }}
 - name: {{ $prefix }}_EXTERNAL_LISTEN
   value: 0.0.0.0:{{ int (get .root.Values.listeners .component).externalPort }}
@@ -424,6 +433,10 @@ mounts:
 {{- if and .external .root.Values.external.enabled }}
 - name: external
   port: {{ int (get .root.Values.listeners .component).externalPort }}
+{{- end }}
+{{- if and .external .root.Values.auth.mtls.enabled }}
+- name: mtls
+  port: {{ int (get .root.Values.listeners .component).mtlsPort }}
 {{- end }}
 - name: metrics
   port: {{ int .root.Values.listeners.metrics.port }}

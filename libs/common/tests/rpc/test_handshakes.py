@@ -52,7 +52,7 @@ async def test_a_node_without_a_certificate_that_is_taken(authority: Authority, 
     }
     async with Secure.open(authority, tmp_path, client_certificates=True) as internal:
         text = await said(internal.target, Security(pem=shown(authority, pairs.get(kind))))
-        assert "shown no certificate of the cluster" in text
+        assert "shown no certificate of a CA that it trusts" in text
         assert internal.told == []
 
 

@@ -69,7 +69,7 @@ def _read_pair(certificate: CertificateFiles) -> tuple[bytes, bytes]:
     except ssl.SSLError as error:
         raise InvalidConfig(
             f"{paths[0]} and {paths[1]} are no certificate and its key in PEM, without a password "
-            f"({error.reason or 'the key is encrypted'}); see cert_file and key_file"
+            f"({error.reason or 'one of them is no PEM, or the key is encrypted'}); see cert_file and key_file"
         ) from None
     except OSError as error:
         raise InvalidConfig(

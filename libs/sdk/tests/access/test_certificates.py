@@ -141,7 +141,8 @@ def test_what_is_no_pair_is_told_at_once(files: Files, tmp_path: Path) -> None:
             trust_in(files.ca, CertificateFiles(cert, key))
         return str(raised.value)
 
-    other = Files((tmp_path / "other").absolute()) if (tmp_path / "other").mkdir() is None else files  # type: ignore[func-returns-value]
+    (tmp_path / "other").mkdir()
+    other = Files(tmp_path / "other")
     assert "are no certificate and its key" in refused(files.files.cert, other.files.key)
     assert "are no certificate and its key" in refused(str(files.ca), files.files.key)
     assert "none.key cannot be read" in refused(files.files.cert, str(tmp_path / "none.key"))
