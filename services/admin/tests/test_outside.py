@@ -20,3 +20,15 @@ def test_nodes_are_told_at_their_external_addresses_where_they_have_one() -> Non
     assert seen.cluster_id == "c"
     assert list(seen.nodes) == [cluster_pb2.Node(role=cluster_pb2.BROKER, grpc=OUTSIDE), controller]
     assert cluster.nodes[0].grpc == INSIDE, "the answer itself may be shared"
+
+
+def test_who_shows_a_certificate_is_told_where_others_do() -> None:
+    there = cluster_pb2.Endpoint(host="broker-0.internal", port=9295, server_name="broker.headrace")
+    broker = cluster_pb2.Node(role=cluster_pb2.BROKER, grpc=INSIDE, http=INSIDE, external=OUTSIDE, mtls=there)
+    broker.internal.CopyFrom(INSIDE)
+    old = cluster_pb2.Node(role=cluster_pb2.BROKER, grpc=INSIDE)
+    cluster = pb.DescribeClusterResponse(nodes=[broker, old])
+    seen = seen_from(Listener.MTLS, cluster)
+    assert list(seen.nodes) == [cluster_pb2.Node(role=cluster_pb2.BROKER, grpc=there, http=INSIDE), old]
+    assert seen_from(Listener.CLIENT, cluster) is cluster
+    assert not seen_from(Listener.EXTERNAL, cluster).nodes[0].HasField("mtls")

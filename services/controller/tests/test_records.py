@@ -57,6 +57,9 @@ def test_the_other_addresses_are_kept() -> None:
     assert records.decode(KEY, records.encode(node)) == node
     node = replace(NODE, grpc=replace(NODE.grpc, server_name="broker.headrace"))
     assert records.decode(KEY, records.encode(node)) == node
+    node = replace(node, mtls=Endpoint("b", 3, "broker.headrace"))
+    assert records.decode(KEY, records.encode(node)) == node
+    assert "mtls" not in json.loads(records.encode(NODE)), "who has no such listener writes what was written before"
 
 
 def test_a_node_is_written_so_that_the_older_version_reads_it() -> None:

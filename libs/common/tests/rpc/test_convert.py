@@ -52,6 +52,7 @@ nodes = st.builds(
     drained=st.booleans(),
     external=optional_endpoint,
     internal=optional_endpoint,
+    mtls=optional_endpoint,
     feature_level_max=int32,
 )
 topics = st.builds(Topic, text, sixteen, int32, configs, st.booleans())

@@ -25,6 +25,7 @@ def node(role: Role, id: int, external: int | None) -> Node:
         fenced=False,
         external=None if external is None else Endpoint(OUTSIDE, external),
         internal=Endpoint("nodes.internal", 9293),
+        mtls=None if external is None else Endpoint("certificates.internal", external + 1, "broker.headrace"),
     )
 
 
@@ -69,3 +70,28 @@ def test_a_coordinator_is_told_by_its_external_address_or_not_at_all() -> None:
     assert not hidden.HasField("endpoint")
     inside = encode.coordinator(FoundCoordinator("g", 3, 1, node(Role.COORDINATOR, 7, None)))
     assert inside.endpoint.host == "coordinator-7.internal"
+
+
+def test_clients_with_certificates_are_told_where_others_with_certificates_go() -> None:
+    answer = encode.metadata(CLUSTER, [], {}, listener=Listener.MTLS)
+    assert [(n.role, n.id, n.grpc.host, n.grpc.port, n.grpc.server_name) for n in answer.nodes] == [
+        (1, 0, "certificates.internal", 31_001, "broker.headrace"),
+        (4, 0, "certificates.internal", 31_501, "broker.headrace"),
+    ]
+    assert answer.nodes[0].metrics.port == 9100, "that is in the same network"
+    for hidden in ("nodes.internal", OUTSIDE, "broker-0.internal"):
+        assert hidden not in str(answer)
+    reached = encode.coordinator(FoundCoordinator("g", 3, 1, node(Role.COORDINATOR, 0, 31_400)), listener=Listener.MTLS)
+    assert (reached.endpoint.host, reached.endpoint.port) == ("certificates.internal", 31_401)
+    hidden_one = encode.coordinator(
+        FoundCoordinator("g", 3, 1, node(Role.COORDINATOR, 7, None)), listener=Listener.MTLS
+    )
+    assert hidden_one.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "coordinator 7 cannot be reached with a certificate: it has no mtls_listen" in hidden_one.message
+
+
+def test_nobody_else_is_told_where_they_go() -> None:
+    for listener in (Listener.CLIENT, THERE):
+        assert "certificates.internal" not in str(encode.metadata(CLUSTER, [], {}, listener=listener))
+    one = node(Role.BROKER, 0, 31_000)
+    assert one.seen_from(Listener.INTERNAL) is one
