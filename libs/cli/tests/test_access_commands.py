@@ -375,3 +375,18 @@ def test_whoami(admin: FakeAdmin) -> None:
     assert "User:a" in said.stdout
     assert "super user" in said.stderr
     assert json.loads(run("whoami", "-o", "json").stdout)["key_id"] == "i1"
+    assert "certificate" not in run("whoami").stdout
+
+
+def test_whoami_by_a_certificate(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        FakeAdmin, "who_am_i", lambda _: WhoAmI.of(pb.WhoAmIResponse(principal="Cert:a", certificate="ab" * 32))
+    )
+    monkeypatch.setenv("HEADRACE_CA", "ca.pem")
+    monkeypatch.setenv("HEADRACE_CERT", "me.crt")
+    monkeypatch.setenv("HEADRACE_KEY", "me.key")
+    monkeypatch.delenv("HEADRACE_API_KEY", raising=False)
+    said = json.loads(run("whoami", "-o", "json", "--bootstrap", "kafka.example:9295").stdout)
+    assert (said["principal"], said["certificate"]) == ("Cert:a", "ab" * 32)
+    assert said["credential"] == "HEADRACE_CERT=me.crt"
+    assert "ab" * 32 in run("whoami", "--bootstrap", "kafka.example:9295").stdout

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import headrace_connect.runtime.main
 import headrace_streams
 import headrace_verify.running
-from headrace.finding import ClusterAddress, bootstrap_addresses, credentialed
+from headrace.finding import CertificateFiles, ClusterAddress, bootstrap_addresses, credentialed
 from headrace_cli.app import app
 from headrace_cli.child_environment import child_environment
 from headrace_cli.commands import connect, connect_run, streams
@@ -48,7 +48,14 @@ def reached(cluster: ClusterAddress, env: Mapping[str, str], monkeypatch: pytest
 @pytest.mark.parametrize("env", [{}, OTHERS])
 @pytest.mark.parametrize(
     "shown",
-    [{"api_key_file": "/of/profile"}, {"api_key": Secret(KEY)}, {"ca": "/ca.pem"}, {"ca": "/c", "api_key_file": "/f"}],
+    [
+        {"api_key_file": "/of/profile"},
+        {"api_key": Secret(KEY)},
+        {"ca": "/ca.pem"},
+        {"ca": "/c", "api_key_file": "/f"},
+        {"ca": "/c", "certificate": CertificateFiles("/me.crt", "/me.key")},
+        {"ca": "/c", "certificate": CertificateFiles("/me.crt", "/me.key"), "api_key": Secret(KEY)},
+    ],
 )
 def test_the_child_meets_the_cluster_as_its_parent(
     shown: dict[str, Any], env: dict[str, str], monkeypatch: pytest.MonkeyPatch
@@ -58,6 +65,7 @@ def test_the_child_meets_the_cluster_as_its_parent(
     here = credentialed(meant, None, None, env)
     assert (found.servers, found.ca) == (meant.servers, meant.ca)
     assert (found.api_key, found.api_key_file) == (here.api_key, here.api_key_file)
+    assert found.certificate == here.certificate
 
 
 def test_what_the_environment_shows_stays_where_nothing_else_is_said() -> None:

@@ -42,6 +42,9 @@ def test_a_profile_is_made_chosen_shown_and_left_again(config: Path) -> None:
     done("set", "staging", "--print-as", "json")
     said = json.loads(runner.invoke(app, ["profile", "show", "staging", "-o", "json"]).stdout)
     assert said == {"name": "staging", "bootstrap": "b1:1,b2:2", "output": "json"}
+    done("set", "staging", "--cert-file", "me.crt", "--key-file", "me.key")
+    said = json.loads(runner.invoke(app, ["profile", "show", "staging", "-o", "json"]).stdout)
+    assert (said["cert_file"], said["key_file"]) == ("me.crt", "me.key")
     done("use", "--none")
     assert "(the default)" in done("list")
 
@@ -57,6 +60,7 @@ def test_a_profile_is_made_chosen_shown_and_left_again(config: Path) -> None:
         (["set", "x", "--bootstrap", "nonsense"], "'nonsense' is not an address"),
         (["set", "profile", "--bootstrap", "a:1"], "cannot be a profile's name"),
         (["set", "a]b", "--bootstrap", "a:1"], "cannot be a profile's name"),
+        (["set", "a", "--bootstrap", "a:1", "--cert-file", "me.crt"], "cert_file and key_file are given together"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(config: Path, argv: list[str], said: str) -> None:

@@ -16,6 +16,8 @@ from libs.common.tests.kit.closed import Rows, key_of, key_text
 from headrace.securing import trust_in
 from headrace_admin.adapters.grpc_workers import GrpcWorkers
 from headrace_admin.ports import StoreFacts
+from headrace_common.core.access.client_certificates import ClientCertificate
+from headrace_common.core.access.principal import Principal, PrincipalType
 from headrace_common.core.errors import (
     GroupAuthorizationFailed,
     NetworkFailed,
@@ -26,7 +28,7 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.rpc.interceptor import ErrorInterceptor
-from headrace_common.runtime.access_gate import current_bearer
+from headrace_common.runtime.access_gate import current_bearer, current_shown
 from headrace_common.runtime.certificates import Leaf
 from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import streams_pb2 as pb
@@ -155,6 +157,25 @@ async def test_a_worker_of_a_closed_cluster_is_shown_tickets_of_the_caller(at: W
             with pytest.raises(GroupAuthorizationFailed):
                 await workers.rows("billing", at, pb.QueryStoreRequest(store="a"))
     assert "hrk_" not in repr(Servicer.shown), "no worker sees a credential"
+    await workers.close()
+
+
+@pytest.mark.usefixtures("closed")
+async def test_callers_with_certificates_have_tickets_of_their_own(at: WorkerAddress) -> None:
+    """They show no credential, so it does not tell them apart."""
+    asked: list[str] = []
+
+    async def issue(request: IssueTicketRequest) -> IssueTicketResponse:
+        asked.append(str(current_shown().caller.principal))
+        return IssueTicketResponse(ticket=b"for ", life_ms=60_000)
+
+    workers, access = GrpcWorkers(10_000, issue, SystemClock()), Rows().access()
+    for name in ("one", "two", "one"):
+        owner = Principal(PrincipalType.CERT, name)
+        certificate = ClientCertificate(owner, "", 10**15, name)
+        with access.serving(access.authenticate(None, "127.0.0.1", certificate)):
+            await workers.stores("billing", at)
+    assert asked == ["Cert:one", "Cert:two"]
     await workers.close()
 
 

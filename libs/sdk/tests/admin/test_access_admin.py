@@ -139,6 +139,9 @@ async def test_keys_and_who_one_is() -> None:
     service.answer = pb.WhoAmIResponse(principal="User:a", mode="open")
     found = await client(service).who_am_i()
     assert (found.principal, found.key_id, found.super_user) == ("User:a", None, False)
+    assert found.certificate is None
+    service.answer = pb.WhoAmIResponse(principal="Cert:a", mode="closed", certificate="ab")
+    assert (await client(service).who_am_i()).certificate == "ab"
 
 
 async def test_who_may_not_is_asked_once_and_a_key_that_is_not_known_twice() -> None:

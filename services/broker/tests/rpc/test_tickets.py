@@ -13,13 +13,17 @@ from services.broker.tests.kit.guarded import ALICE, NOTHING, ROOT, Guarded, Sho
 
 from headrace import aio
 from headrace.ticket_types import AccessQuestion, TicketAudience
+from headrace_common.core.access.client_certificates import ClientCertificate, write_certificate
+from headrace_common.core.access.principal import Principal, PrincipalType
 from headrace_common.core.access.resources import EVERY_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.rows import Mode
 from headrace_common.core.access.tickets import LIFE_MS
 from headrace_common.core.errors import Denied, HeadraceError, NetworkFailed, Rejected, Unauthenticated
 from headrace_common.core.image import Role
 from headrace_common.core.secret import Secret
+from headrace_common.rpc.node_gate import FORWARDED_CERTIFICATE_KEY, FORWARDED_KEY
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import tickets_pb2 as pb
 from headrace_proto.v1.tickets_pb2_grpc import TicketsStub
 
@@ -222,3 +226,23 @@ async def test_a_program_asks_about_whoever_asked_it_and_shows_nothing_of_its_ow
     async with aio.AdminClient(world.target, api_key=wrong) as admin:
         with pytest.raises(NetworkFailed, match="this program is not let in itself"):
             await admin.check_access(asked, bearer=hers)
+
+
+async def test_whoever_an_admin_node_asks_for_by_a_certificate_has_a_ticket_until_that_ends(world: Guarded) -> None:
+    owner = Principal(PrincipalType.CERT, "billing")
+
+    def forwarded(ends_ms: int) -> Shows:
+        said = write_certificate(ClientCertificate(owner, "", ends_ms, "ab"))
+        return (*node(Role.ADMIN), (FORWARDED_KEY, b""), (FORWARDED_CERTIFICATE_KEY, said))
+
+    world.rows.rules = {owner: frozenset({READS})}
+    await world.show()
+    long, short = SystemClock().now_ms() + 3_600_000, SystemClock().now_ms() + 3_000_000
+    ticket = (await make(world, forwarded(long))).ticket
+    answer = await check(world, ticket)
+    assert (answer.principal, list(answer.refusals)) == (str(owner), [""])
+    assert (await make(world, forwarded(short))).ticket != ticket, "another certificate, another ticket"
+    assert (await make(world, forwarded(long))).ticket == ticket
+    world.rows.blocked = frozenset({owner})
+    await world.show()
+    assert "is blocked" in (await check(world, ticket)).ticket_refused

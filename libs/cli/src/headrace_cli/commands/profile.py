@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.finding import CHOSEN, PROFILE_KEYS, chosen_profile, config_file, find_cluster, profiles, read_profile
+from headrace.finding import (
+    CHOSEN,
+    PROFILE_KEYS,
+    certificate_files,
+    chosen_profile,
+    config_file,
+    find_cluster,
+    profiles,
+    read_profile,
+)
 from headrace_cli import completing
 from headrace_cli.commanding import plain_command
 from headrace_cli.exits import CommandFailed, ExitCode
@@ -120,6 +129,7 @@ def set_profile(
     if section.get("bootstrap") is None:
         raise CommandFailed(f"profile {name!r} needs an address", ExitCode.USAGE, "Give --bootstrap HOST:PORT.")
     find_cluster(section["bootstrap"], None, {}, Path.cwd)
+    certificate_files(section.get("cert_file"), section.get("key_file"))
     kept: dict[str, str] = {key: section[key] for key in PROFILE_KEYS if key in section}
     _write(file, put_profile(_text(file), name, kept))
     session.report(
