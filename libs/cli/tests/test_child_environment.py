@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import headrace_connect.runtime.main
 import headrace_streams
 import headrace_verify.running
-from headrace.finding import CertificateFiles, ClusterAddress, bootstrap_addresses, credentialed
+from headrace.finding import ClientCertificateFiles, ClusterAddress, bootstrap_addresses, credentialed
 from headrace_cli.app import app
 from headrace_cli.child_environment import child_environment
 from headrace_cli.commands import connect, connect_run, streams
@@ -53,8 +53,8 @@ def reached(cluster: ClusterAddress, env: Mapping[str, str], monkeypatch: pytest
         {"api_key": Secret(KEY)},
         {"ca": "/ca.pem"},
         {"ca": "/c", "api_key_file": "/f"},
-        {"ca": "/c", "certificate": CertificateFiles("/me.crt", "/me.key")},
-        {"ca": "/c", "certificate": CertificateFiles("/me.crt", "/me.key"), "api_key": Secret(KEY)},
+        {"ca": "/c", "certificate": ClientCertificateFiles("/me.crt", "/me.key")},
+        {"ca": "/c", "certificate": ClientCertificateFiles("/me.crt", "/me.key"), "api_key": Secret(KEY)},
     ],
 )
 def test_the_child_meets_the_cluster_as_its_parent(

@@ -26,7 +26,7 @@ from headrace.finding import (
     CERT_VARIABLE,
     TOKEN_FILE_VARIABLE,
     USERNAME_VARIABLE,
-    CertificateFiles,
+    ClientCertificateFiles,
     ClusterAddress,
     UserLogin,
 )
@@ -399,7 +399,7 @@ class CertificateShown(Credentials):
     anew.
     """
 
-    def __init__(self, files: CertificateFiles, *, tls: bool) -> None:
+    def __init__(self, files: ClientCertificateFiles, *, tls: bool) -> None:
         super().__init__(tls=tls)
         self._files = Path(files.cert).expanduser(), Path(files.key).expanduser()
         self._seen = self._stamps()

@@ -77,7 +77,7 @@ class UserLogin:
 
 
 @dataclass(frozen=True, slots=True)
-class CertificateFiles:
+class ClientCertificateFiles:
     """A certificate that a client shows where it is asked for one."""
 
     cert: str
@@ -107,7 +107,7 @@ class ClusterAddress(Sequence[str]):
     """Or the file that has it, or a token."""
     user: UserLogin | None = None
     """Or whom they log in as."""
-    certificate: CertificateFiles | None = None
+    certificate: ClientCertificateFiles | None = None
     """What their connections show; it is who they are where that is asked for."""
 
     @overload
@@ -195,7 +195,7 @@ def credentialed(
     *,
     token_file: str | None = None,
     user: UserLogin | None = None,
-    certificate: CertificateFiles | None = None,
+    certificate: ClientCertificateFiles | None = None,
 ) -> ClusterAddress:
     """
     ``found`` with what a client shows there: what its settings name, else what ``found`` has, else what ``env`` says.
@@ -231,7 +231,7 @@ def credentialed(
     return replace(found, api_key=api_key, api_key_file=shown, user=user, certificate=certificate)
 
 
-def certificate_files(cert: str | None, key: str | None) -> CertificateFiles | None:
+def certificate_files(cert: str | None, key: str | None) -> ClientCertificateFiles | None:
     """
     What a client shows; None: nothing.
 
@@ -245,10 +245,10 @@ def certificate_files(cert: str | None, key: str | None) -> CertificateFiles | N
             f"cert_file and key_file are given together, as are {CERT_VARIABLE} and {KEY_VARIABLE}: a certificate, and "
             "its key"
         )
-    return CertificateFiles(cert, key)
+    return ClientCertificateFiles(cert, key)
 
 
-def _certificate_in(env: Mapping[str, str]) -> CertificateFiles | None:
+def _certificate_in(env: Mapping[str, str]) -> ClientCertificateFiles | None:
     return certificate_files(env.get(CERT_VARIABLE) or None, env.get(KEY_VARIABLE) or None)
 
 

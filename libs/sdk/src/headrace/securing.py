@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace._credentials import credentials_for
 from headrace._logging_in import log_in_at_any
-from headrace.finding import CertificateFiles, ClusterAddress, credentialed
+from headrace.finding import ClientCertificateFiles, ClusterAddress, credentialed
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.rpc.channels import PLAIN, Security
 from headrace_common.rpc.credentials import Pem
@@ -37,7 +37,7 @@ def security_of(address: ClusterAddress) -> Security:
     return Security(credentials.metadata, trust.pem)
 
 
-def trust_in(ca: Path | None, certificate: CertificateFiles | None = None) -> Security:
+def trust_in(ca: Path | None, certificate: ClientCertificateFiles | None = None) -> Security:
     """
     By TLS with the CAs of a file, or in plain text.
 
@@ -58,7 +58,7 @@ def trust_in(ca: Path | None, certificate: CertificateFiles | None = None) -> Se
     return Security(pem=Pem(text) if certificate is None else Pem(text, *_read_pair(certificate)))
 
 
-def _read_pair(certificate: CertificateFiles) -> tuple[bytes, bytes]:
+def _read_pair(certificate: ClientCertificateFiles) -> tuple[bytes, bytes]:
     """The certificate and its key: gRPC would say nothing of two that do not belong together."""
     import ssl  # a client without a certificate does without
 

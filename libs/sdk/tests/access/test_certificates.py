@@ -15,7 +15,7 @@ from headrace import AdminClient
 from headrace._credentials import CertificateShown, FixedKey, credential_place, credentials_for
 from headrace._transport.grpc import GrpcTransport
 from headrace.errors import InvalidConfig
-from headrace.finding import CertificateFiles, ClusterAddress, credentialed, find_cluster
+from headrace.finding import ClientCertificateFiles, ClusterAddress, credentialed, find_cluster
 from headrace.securing import security_of, trust_in
 from headrace.settings import ClientSettings, ProducerSettings, read_settings
 from headrace_common.core.access.api_keys import format_key
@@ -25,9 +25,9 @@ from headrace_common.runtime.certificates import Leaf, Pair, write_pair
 
 THERE = "kafka.example:9295"
 KEY = format_key(bytes(10), bytes(32))
-MINE = CertificateFiles("me.crt", "me.key")
+MINE = ClientCertificateFiles("me.crt", "me.key")
 ENV = {"HEADRACE_CERT": "env.crt", "HEADRACE_KEY": "env.key"}
-OF_ENV = CertificateFiles("env.crt", "env.key")
+OF_ENV = ClientCertificateFiles("env.crt", "env.key")
 AT = ClusterAddress((THERE,), ca="ca.pem")
 CLIENTS = Authority("clients")
 
@@ -38,7 +38,7 @@ class Files:
     def __init__(self, directory: Path) -> None:
         self.ca = directory / "ca.crt"
         self.ca.write_bytes(Authority("nodes").ca.certificate_pem)
-        self.files = CertificateFiles(str(directory / "me.crt"), str(directory / "me.key"))
+        self.files = ClientCertificateFiles(str(directory / "me.crt"), str(directory / "me.key"))
         self.pair = self.write()
         self.address = ClusterAddress((THERE,), ca=str(self.ca), certificate=self.files)
 
@@ -70,7 +70,7 @@ def shown(found: ClusterAddress, env: dict[str, str], **given: Any) -> ClusterAd
 
 
 def test_the_first_that_is_there_of_settings_profile_and_environment(tmp_path: Path) -> None:
-    of_profile = replace(AT, certificate=CertificateFiles("p.crt", "p.key"))
+    of_profile = replace(AT, certificate=ClientCertificateFiles("p.crt", "p.key"))
     assert shown(of_profile, ENV, certificate=MINE).certificate == MINE
     assert shown(of_profile, ENV).certificate == of_profile.certificate
     assert shown(AT, ENV).certificate == OF_ENV
@@ -138,7 +138,7 @@ def test_whoever_opens_connections_of_their_own_shows_it_too(files: Files) -> No
 def test_what_is_no_pair_is_told_at_once(files: Files, tmp_path: Path) -> None:
     def refused(cert: str, key: str) -> str:
         with pytest.raises(InvalidConfig) as raised:
-            trust_in(files.ca, CertificateFiles(cert, key))
+            trust_in(files.ca, ClientCertificateFiles(cert, key))
         return str(raised.value)
 
     (tmp_path / "other").mkdir()
