@@ -159,7 +159,7 @@ def test_every_operation_is_refused_to_who_shows_none_or_a_nodes(site: Site) -> 
 
 def test_every_operation_is_answered_to_a_certificate_as_to_a_key(site: Site) -> None:
     named = site.shows(Leaf("nobody"))
-    nameless = site.shows(Leaf("spiffe://headrace/admin"))
+    nameless = site.shows(Leaf("admin", uri="spiffe://headrace/admin"))
     for role, operation in (one for one in OPERATIONS if one[0] in site.at):
         error = site.ask(role, operation, nameless, ("headrace-node", "admin-1"))
         if TABLES[role][operation] is not NOBODY:

@@ -216,6 +216,9 @@ async def test_it_makes_nobody_a_node_anywhere(world: Mtls) -> None:
         error = await world.refusal(operation, as_node, (FORWARDED_KEY, KEY_TEXT.encode()))
         assert isinstance(error, ClusterAuthorizationFailed)
     assert NO_CERTIFICATE in str(await world.refusal("DescribeLogs", as_node))
+    world.show(BROKER)  # of the CA of clients, and yet it says that it is a broker's
+    for operation in ("Metadata", "ListOffsets"):
+        assert isinstance(await world.refusal(operation, as_node), Unauthenticated)
     assert not world.seen
 
 
@@ -227,8 +230,12 @@ async def test_where_clients_show_keys_nobody_is_asked_for_a_certificate(world: 
 
 
 async def test_a_bearer_beside_it_has_to_be_its_owners_and_narrows(world: Mtls) -> None:
+    world.show(at="client")
+    assert await world.call("Metadata", ME) is None
+    world.seen.clear()
+    world.show()
     error = await world.refusal("Metadata", ME)
-    assert isinstance(error, Unauthenticated)
+    assert isinstance(error, Unauthenticated), "though it is known where keys are shown"
     assert f"certificate is of {BILLING}, and the credential beside it of {ALICE}" in str(error)
     for wrong in (bearer(OTHER_TEXT), bearer("rubbish"), ("authorization", "Basic YTpi")):
         assert isinstance(await world.refusal("Metadata", wrong), Unauthenticated)
@@ -294,6 +301,17 @@ async def test_streams_end_when_it_is_over(world: Mtls, streams: Streams) -> Non
     error = await world.refusal("Metadata")
     assert isinstance(error, CredentialsExpired)
     assert f"certificate of {BILLING} was good until" in str(error)
+
+
+async def test_who_is_known_is_not_looked_at_again_until_it_is_over(world: Mtls) -> None:
+    now_ms = world.clock.now_ms()
+    first, second = (certificate(expires_ms=now_ms + ms) for ms in (50, 60))
+    shown = world.access.authenticate(None, "10.0.0.1", first)
+    assert world.access.authenticate(None, "10.0.0.1", certificate(expires_ms=now_ms + 50)) is shown
+    assert world.access.authenticate(None, "10.0.0.1", second) is not shown
+    await world.clock.advance(50)
+    with pytest.raises(CredentialsExpired):
+        world.access.authenticate(None, "10.0.0.1", first)
 
 
 async def test_a_stream_with_a_key_too_ends_with_whichever_is_over_first(world: Mtls, streams: Streams) -> None:
