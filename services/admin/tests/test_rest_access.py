@@ -249,6 +249,7 @@ async def test_who_am_i(rest: Rest) -> None:
         "expires_ms": None,
         "mode": "closed",
         "super_user": False,
+        "certificate": "",
     }
     assert not (await told(rest, await rest.ask("carol", "GET /v1/whoami")))["super_user"], "its key is narrower"
     assert (await told(rest, await rest.ask("dora", "GET /v1/whoami")))["super_user"]

@@ -95,6 +95,8 @@ def test_it_is_for_tls_alone() -> None:
     plain = replace(AT, ca=None)
     with pytest.raises(InvalidConfig, match="cert_file needs TLS"):
         shown(plain, {}, certificate=MINE)
+    with pytest.raises(InvalidConfig, match="cert_file needs TLS"):
+        shown(replace(plain, certificate=MINE), {})
     assert shown(plain, ENV).certificate is None, "the environment may be for other clusters too"
 
 
@@ -172,7 +174,9 @@ def test_another_one_in_the_files_is_another_credential(files: Files) -> None:
     assert held.number != began, "each call looks"
 
 
-async def test_who_has_another_one_connects_anew_at_the_next_call(files: Files) -> None:
+async def test_who_has_another_one_connects_anew_at_the_next_call(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transport = GrpcTransport(files.address)
     first = transport._channel(THERE)
     assert transport._channel(THERE) is first
@@ -187,6 +191,10 @@ async def test_who_has_another_one_connects_anew_at_the_next_call(files: Files) 
     transport._credentials.metadata(THERE)
     assert transport._channel(THERE) is second
     assert transport._channels._security.pem == good, "that of before stays in use"
+    looks: list[None] = []
+    monkeypatch.setattr(GrpcTransport, "_look_at_cas", lambda _: looks.append(None))
+    transport._channel(THERE)
+    assert not looks, "until the files change again"
     await transport.close()
 
 
