@@ -41,7 +41,8 @@ def run(*arguments: str | Path, values: Mapping[str, Any] | None = None) -> str:
     """
     given = ["--values", "-"] if values is not None else []
     # Settings of the person who runs the tests (contexts, plugins, repositories) have no say here.
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("HELM_", "KUBE"))} | {"KUBECONFIG": os.devnull}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("HELM_", "KUBE"))}
+    env |= {"KUBECONFIG": os.devnull, "GOGC": "off"}  # a render ends before collecting garbage pays: a third less
     done = subprocess.run(
         [helm(), *map(str, arguments), *given],
         input=json.dumps(values) if values is not None else "",
