@@ -212,6 +212,36 @@ def test_so_does_a_restore() -> None:
     assert restore.parse_arguments(pod.main["command"][3:]).etcd_ca is None
 
 
+def test_backups_are_encrypted_to_a_certificate_of_yours() -> None:
+    plain = pods(chart.render({}))
+    for where, name in (("secret", "secretName"), ("configMap", "name")):
+        manifests = chart.render({"etcd": {"backup": {"encryptTo": {where: "ours", "key": "backup.crt"}}}})
+        backups = [pod for pod in pods(manifests) if pod.component == "backup"]
+        assert len(backups) == 2  # the CronJob, and the one of each upgrade
+        for pod in backups:
+            given = backup.parse_arguments(pod.main["command"][3:])
+            (volume,) = (v for v in pod.spec["volumes"] if v.get(where, {}).get(name) == "ours")
+            assert volume[where]["items"] == [{"key": "backup.crt", "path": "backup.crt"}], "no key that is there too"
+            (mount,) = (m for m in pod.main["volumeMounts"] if m["name"] == volume["name"])
+            assert (str(given.encrypt_to), mount["readOnly"]) == (f"{mount['mountPath']}/backup.crt", True)
+    assert {backup.parse_arguments(p.main["command"][3:]).encrypt_to for p in plain if p.component == "backup"} == {
+        None
+    }
+
+
+def test_a_restore_has_the_key_and_nobody_else_has() -> None:
+    manifests = chart.render({"etcd": {"restore": {"enabled": True, "decryptWith": {"secret": "the-key"}}}})
+    pod = pod_of(one(manifests, "Job/headrace-etcd-restore"))
+    assert pod is not None
+    given = restore.parse_arguments(pod.main["command"][3:])
+    assert str(given.file) == "/var/lib/headrace/backup"
+    holders = [pod for pod in pods(manifests) if "the-key" in json.dumps(pod.spec)]
+    (volume,) = (v["name"] for v in holders[0].spec["volumes"] if v.get("secret", {}).get("secretName") == "the-key")
+    (mount,) = (m["mountPath"] for m in holders[0].main["volumeMounts"] if m["name"] == volume)
+    assert (len(holders), str(given.decrypt_with)) == (1, f"{mount}/tls.key")
+    assert "the-key" not in chart.text({"etcd": {"restore": {"decryptWith": {"secret": "the-key"}}}})
+
+
 def test_no_pod_has_the_key_of_a_ca() -> None:
     manifests = combinations.render("TLS for all")
     mounted = {v["secret"]["secretName"] for pod in pods(manifests) for v in pod.spec["volumes"] if "secret" in v}

@@ -186,6 +186,10 @@ def test_lint_has_nothing_to_say(which: str) -> None:
             combinations.PLAIN | {"auth": {"mtls": {"enabled": True, "clientCa": {"existingSecret": "a"}}}},
             "auth.mtls.enabled: clients show certificates by TLS alone",
         ),
+        (
+            {"etcd": {"backup": {"encryptTo": {"secret": "a", "configMap": "b"}}}},
+            "etcd.backup.encryptTo: the certificate is in a Secret or in a ConfigMap; name one",
+        ),
         ({"etcd": {"restore": {"file": "headrace-1.backup"}}}, "etcd.restore.file"),  # left from a restore
         ({"etcd": {"restore": {"brokers": [0]}}}, "etcd.restore.brokers"),
         ({"etcd": {"restore": {"enabled": True, "brokers": [0, 3]}}}, "etcd.restore.brokers: there is no broker 3"),

@@ -84,15 +84,44 @@ volumes:
   {{- end }}
 {{- end -}}
 
-{{/* The backup or restore of metadata: a job's pod with the volume for backups. Takes root, name and command. */}}
+{{/*
+The backup or restore of metadata: a job's pod with the volume for backups. Takes root, name, command, and shown if it is to see the
+certificate or key of backups: what headrace.backupCertificate or headrace.backupKey has said.
+*/}}
 {{- define "headrace.backupPod" -}}
 {{- $name := printf "%s-etcd-backup" (include "headrace.fullname" .root) -}}
-{{- $shown := fromYaml (include "headrace.etcdClientVolume" .root) -}}
-{{- include "headrace.jobPod" (merge (dict
-  "component" "backup"
-  "service" "controller"
-  "mounts" (concat (list (dict "name" "backup" "mountPath" "/var/lib/headrace")) (default list $shown.mounts))
-  "volumes" (concat (list (dict "name" "backup" "persistentVolumeClaim" (dict "claimName" $name))) (default list $shown.volumes))) .) -}}
+{{- $etcd := fromYaml (include "headrace.etcdClientVolume" .root) -}}
+{{- $mounts := concat (list (dict "name" "backup" "mountPath" "/var/lib/headrace")) (default list $etcd.mounts) -}}
+{{- $volumes := concat (list (dict "name" "backup" "persistentVolumeClaim" (dict "claimName" $name))) (default list $etcd.volumes) -}}
+{{- with .shown -}}
+{{- $mounts = append $mounts (dict "name" "backup-key" "mountPath" "/etc/headrace/backup" "readOnly" true) -}}
+{{- $volumes = append $volumes (merge (dict "name" "backup-key") .volume) -}}
+{{- end -}}
+{{- include "headrace.jobPod" (merge (dict "component" "backup" "service" "controller" "mounts" $mounts "volumes" $volumes) .) -}}
+{{- end -}}
+
+{{/* The certificate that backups are encrypted to, as a volume and where it is then; nothing: they are not. */}}
+{{- define "headrace.backupCertificate" -}}
+{{- with .Values.etcd.backup.encryptTo -}}
+{{- $items := list (dict "key" .key "path" .key) -}}
+{{- if .secret }}
+volume: {{ toJson (dict "secret" (dict "secretName" .secret "defaultMode" 288 "items" $items)) }}
+file: /etc/headrace/backup/{{ .key }}
+{{- else if .configMap }}
+volume: {{ toJson (dict "configMap" (dict "name" .configMap "items" $items)) }}
+file: /etc/headrace/backup/{{ .key }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The same of the key that opens them. */}}
+{{- define "headrace.backupKey" -}}
+{{- with .Values.etcd.restore.decryptWith -}}
+{{- if .secret }}
+volume: {{ toJson (dict "secret" (dict "secretName" .secret "defaultMode" 288 "items" (list (dict "key" .key "path" .key)))) }}
+file: /etc/headrace/backup/{{ .key }}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "headrace.backupCommand" -}}
@@ -106,6 +135,10 @@ volumes:
 - /var/lib/headrace/backup
 - --keep
 - {{ int .Values.etcd.backup.keep | quote }}
+{{- with (fromYaml (include "headrace.backupCertificate" .)) }}
+- --encrypt-to
+- {{ .file }}
+{{- end }}
 {{- end -}}
 
 {{/* When a job runs, as cron has it; refused here, since the API server would refuse one object of many. Takes key and text. */}}

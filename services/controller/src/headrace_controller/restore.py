@@ -8,6 +8,7 @@ Prints one line of JSON. Can be repeated after it was interrupted at any point.
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import sys
 from collections.abc import Sequence
@@ -21,8 +22,10 @@ from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_controller import store_access
 from headrace_controller.adapters.backup_files import BackupFiles
+from headrace_controller.adapters.envelopes import BackupKey, read_backup
 from headrace_controller.core import records
-from headrace_controller.core.backup_file import Backup, decode, identity_in
+from headrace_controller.core.backup_file import Backup
+from headrace_controller.core.encrypted_backup import whose
 from headrace_controller.core.restored import restore_metadata
 from headrace_controller.engine import restore_writing
 from headrace_controller.ports import MetadataStore
@@ -42,6 +45,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         help="every broker that may hold logs, with commas; no partition has a leader until all of them were asked",
     )
     parser.add_argument("--replace", action="store_true", help="delete the metadata that is there first")
+    parser.add_argument(
+        "--decrypt-with",
+        type=Path,
+        metavar="FILE",
+        help="the private key (PEM) that opens an encrypted backup; its password is asked for if it has one",
+    )
     parser.add_argument("file", type=Path, metavar="FILE", help="a backup, or a directory: its newest whole one")
     given = parser.parse_args(argv)
     try:
@@ -58,21 +67,37 @@ def find_backup(given: argparse.Namespace) -> tuple[Path, Backup]:
     Raises:
         NotFound, BackupDamaged, UnsupportedVersion: there is none that can be used.
         Conflict: a directory has backups of several clusters.
-        Rejected: it is of another cluster.
+        Rejected: it is of another cluster, or the key is no key.
+        BackupKeyMissing: it is encrypted, and its key was not given.
     """
+    key = None if given.decrypt_with is None else BackupKey.read(given.decrypt_with, ask_password)
     if given.file.is_dir():
-        path, backup, passed_over = BackupFiles(given.file, given.cluster).newest()
+        path, backup, passed_over = BackupFiles(given.file, given.cluster, key=key).newest()
         for why in passed_over:
             sys.stderr.write(f"passed over {why}\n")
     else:
         path = given.file
         try:
-            backup = decode(path.read_bytes())
+            backup = read_backup(path.read_bytes(), key)
         except HeadraceError as error:
             raise type(error)(f"{path}: {error}") from error
     if backup.cluster != given.cluster:
         raise Rejected(f"{path} is of cluster {backup.cluster}; give --cluster {backup.cluster}, or another backup")
     return path, backup
+
+
+def ask_password(prompt: str) -> str:
+    """
+    What a person types, unseen.
+
+    Raises:
+        Rejected: nobody is there.
+    """
+    if not sys.stdin.isatty():
+        raise Rejected(
+            "the key has a password, which is asked for in a terminal alone; run it there, or give a key without"
+        )
+    return getpass.getpass(prompt)
 
 
 async def restore(given: argparse.Namespace, clock: Clock) -> int:
@@ -85,7 +110,7 @@ async def restore(given: argparse.Namespace, clock: Clock) -> int:
         revision = await restore_writing.write(store, ready, replace=given.replace)
     said = {
         "restored": str(path),
-        "cluster_id": identity_in(path.read_bytes()),
+        "cluster_id": whose(path.read_bytes()),
         "backup_time": datetime.fromtimestamp(backup.time_ms / 1_000, UTC).isoformat(timespec="seconds"),
         "topics": sum(row.key.startswith(records.TOPICS_PREFIX) for row in backup.rows),
         "backup_revision": backup.revision,

@@ -8,33 +8,47 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headrace_common.core.errors import Conflict, HeadraceError, NotFound
-from headrace_controller.core.backup_file import SUFFIX, Backup, decode, encode, file_name, identity_in
+from headrace_controller.adapters.envelopes import BackupKey, BackupKeyMissing, Recipients, read_backup
+from headrace_controller.core.backup_file import SUFFIX, Backup, encode, file_name
+from headrace_controller.core.encrypted_backup import whose
 
 
 class BackupFiles:
     """Backups of one cluster in one directory. Blocking: for programs that do nothing else."""
 
-    def __init__(self, directory: Path, cluster: str) -> None:
+    def __init__(
+        self, directory: Path, cluster: str, *, recipients: Recipients | None = None, key: BackupKey | None = None
+    ) -> None:
+        """
+        Args:
+            recipients: who may read what is written; None: who may read the file.
+            key: opens what is encrypted.
+        """
         self._directory = directory
         self._cluster = cluster
+        self._recipients = recipients
+        self._key = key
         self._name = re.compile(rf"{re.escape(cluster)}-(\d{{8}}T\d{{6}}Z)-(\d+){re.escape(SUFFIX)}")
 
     def write(self, backup: Backup) -> Path:
         """
-        Write it and read it back; durable when this returns.
+        Write it, for this user alone, and read it back; durable when this returns.
 
         Raises:
             OSError: the disk refused; no backup of this name was made.
+            UnsupportedVersion: it cannot be encrypted here.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         utc = datetime.fromtimestamp(backup.time_ms / 1_000, UTC).strftime("%Y%m%dT%H%M%SZ")
         target = self._directory / file_name(backup.cluster, utc, backup.revision)
         temporary = self._directory / f".{target.name}.part"
-        with temporary.open("wb") as file:
-            file.write(encode(backup))
+        content = encode(backup) if self._recipients is None else self._recipients.seal(backup)
+        temporary.unlink(missing_ok=True)  # of a run that crashed, and may be open to others
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        assert decode(temporary.read_bytes()) == backup, "what was written is what is read"
+        assert temporary.read_bytes() == content, "what was written is what is read"
         temporary.replace(target)
         directory = os.open(self._directory, os.O_RDONLY)
         try:
@@ -49,7 +63,7 @@ class BackupFiles:
         id; what was removed. Backups of another cluster of that name are never removed for those of this one.
         """
         assert keep >= 1, "the one just written stays"
-        gone = [path for path in self._newest_first() if identity_in(path.read_bytes()) == identity][keep:]
+        gone = [path for path in self._newest_first() if whose(path.read_bytes()) == identity][keep:]
         gone += [p for p in self._directory.glob(f".*{SUFFIX}.part") if self._name.fullmatch(p.name[1:-5])]
         for path in gone:
             path.unlink(missing_ok=True)
@@ -66,15 +80,18 @@ class BackupFiles:
         Raises:
             NotFound: there is none that is whole.
             Conflict: there are backups of several clusters of this name; which one is meant cannot be known.
+            BackupKeyMissing: the newest one is encrypted, and the key is not the one; an older one is not meant.
         """
         passed_over: list[str] = []
         for path in self._newest_first():
             try:
-                backup = decode(path.read_bytes())
+                backup = read_backup(path.read_bytes(), self._key)
                 self._refuse_to_choose()
                 return path, backup, passed_over
             except Conflict:
                 raise
+            except BackupKeyMissing as error:
+                raise BackupKeyMissing(f"{path}: {error}") from error
             except (HeadraceError, OSError) as error:
                 passed_over.append(f"{path.name}: {error}")
         why = f" ({'; '.join(passed_over)})" if passed_over else ""
@@ -83,7 +100,7 @@ class BackupFiles:
     def _refuse_to_choose(self) -> None:
         newest: dict[str, str] = {}
         for path in self._newest_first():
-            identity = identity_in(path.read_bytes())
+            identity = whose(path.read_bytes())
             if identity is not None:
                 newest.setdefault(identity, path.name)
         if len(newest) > 1:

@@ -61,10 +61,8 @@ def encode(backup: Backup) -> bytes:
         "time_ms": backup.time_ms,
         "rows": len(backup.rows),
     }
-    lines = [_MAGIC + str(VERSION).encode(), _line(facts)]
-    lines += [_line([row.key, row.value.decode("latin-1")]) for row in backup.rows]
-    content = b"\n".join(lines) + b"\n"
-    return content + _digest_of(content)
+    lines = [_line(facts), *(_line([row.key, row.value.decode("latin-1")]) for row in backup.rows)]
+    return frame(b"\n".join(lines) + b"\n", _MAGIC, VERSION)
 
 
 def decode(content: bytes) -> Backup:
@@ -75,30 +73,42 @@ def decode(content: bytes) -> Backup:
         BackupDamaged: it is no backup, was cut short, or differs from what was written.
         UnsupportedVersion: it is sound and of another version; both numbers are named.
     """
-    if not content.startswith(_MAGIC):
+    try:
+        return _parse(unframe(content, _MAGIC, VERSION))
+    except (ValueError, KeyError, TypeError) as error:  # sound by its checksum: a program wrote nonsense
+        raise BackupDamaged(f"the backup's rows cannot be read ({error}); take another one") from error
+
+
+def frame(content: bytes, magic: bytes, version: int) -> bytes:
+    """Lines of ``content`` between a line with the version and one with the checksum."""
+    whole = magic + str(version).encode() + b"\n" + content
+    return whole + _digest_of(whole)
+
+
+def unframe(content: bytes, magic: bytes, version: int) -> bytes:
+    """The lines between; raises as ``decode``."""
+    if not content.startswith(magic):
         raise BackupDamaged("this is no backup of Headrace's metadata; give a file that `backup` has written")
     body, digest = content[:-_DIGEST_LINE], content[-_DIGEST_LINE:]
     if digest != _digest_of(body):
         raise BackupDamaged(
             "the backup was cut short or changed after it was written (its checksum does not fit); take another one"
         )
-    version, _, rest = body.partition(b"\n")
-    found = version[len(_MAGIC) :]
-    if found != str(VERSION).encode():
+    first, _, rest = body.partition(b"\n")
+    found = first[len(magic) :]
+    if found != str(version).encode():
         shown = found[:20].decode("ascii", "replace")
         raise UnsupportedVersion(
-            f"the backup has version {shown}, this program knows version {VERSION}; restore it with the version of "
+            f"the backup has version {shown}, this program knows version {version}; restore it with the version of "
             "Headrace that made it"
         )
-    try:
-        return _parse(rest)
-    except (ValueError, KeyError, TypeError) as error:  # sound by its checksum: a program wrote nonsense
-        raise BackupDamaged(f"the backup's rows cannot be read ({error}); take another one") from error
+    return rest
 
 
 def identity_in(content: bytes) -> str | None:
     """
-    Id of the cluster that a file's content is of, without a look at all of it; None where it cannot be told.
+    Id of the cluster that the content of a plain backup is of, without a look at all of it; None where it cannot be
+    told.
 
     Two clusters may have one name: where etcd lost its data and a controller was started, it made another.
     """
