@@ -89,8 +89,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "load balancers": {"external": {"enabled": True, "type": "LoadBalancer", "domain": "example.com"}},
     "node ports": {"external": {"enabled": True, "type": "NodePort", "host": "node.example.com"}},
     "open and plain": CONNECT | PLAIN | {"streamsApps": STREAMS_APPS, "topics": [{"name": "orders"}]},
-    "gateway": PLAIN
-    | {
+    "gateway": {
         "external": {
             "enabled": True,
             "type": "Gateway",

@@ -120,7 +120,7 @@ def test_notes_say_what_to_do(values: str, notes: Callable[[str | dict[str, Any]
         ("one of each", "a lost volume loses records"),
         ("no backup", "no backups"),
         ("open network", "no network policies"),
-        ("gateway", "without encryption"),
+        (combinations.BY_NAME["gateway"] | combinations.PLAIN, "without encryption"),
         ("permissive", "security.mode=permissive"),
         (
             "closed",
@@ -129,7 +129,9 @@ def test_notes_say_what_to_do(values: str, notes: Callable[[str | dict[str, Any]
         ("restore", "restored"),
     ],
 )
-def test_notes_warn_of_what_is_weak(values: str, says: str, notes: Callable[[str | dict[str, Any]], str]) -> None:
+def test_notes_warn_of_what_is_weak(
+    values: str | dict[str, Any], says: str, notes: Callable[[str | dict[str, Any]], str]
+) -> None:
     assert says in notes(values)
     assert says not in notes("defaults")
 

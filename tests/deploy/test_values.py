@@ -167,18 +167,6 @@ def test_lint_has_nothing_to_say(which: str) -> None:
         ({"etcd": {"external": {"tlsSecret": "g"}}}, "etcd.external.tlsSecret: there are no etcd.external.endpoints"),
         ({"tls": {"enabled": True, "hosts": ["a b"]}}, 'tls.hosts: "a b"'),
         ({"tls": {"enabled": True, "schedule": "0 25 * * *"}}, 'tls.schedule: "25" is no hour'),
-        (
-            {
-                "tls": {"enabled": True},
-                "external": {
-                    "enabled": True,
-                    "type": "Gateway",
-                    "domain": "a.b",
-                    "gateway": {"parentRefs": [{"name": "edge"}]},
-                },
-            },
-            "external.type Gateway routes plain text",
-        ),
         ({"auth": {"scram": {}}}, "scram"),
         ({"auth": {"mtls": {"enabled": True}}}, "enabled and clientCa.existingSecret are set together"),
         ({"auth": {"mtls": {"clientCa": {"existingSecret": "a"}}}}, "are set together"),

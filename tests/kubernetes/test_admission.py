@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
 
 CALL_S = 300
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
-BY_OTHERS = {"PodMonitor", "PrometheusRule", "GRPCRoute", "SparkApplication", "ScheduledSparkApplication"}
+BY_OTHERS = {"PodMonitor", "PrometheusRule", "GRPCRoute", "TLSRoute", "SparkApplication", "ScheduledSparkApplication"}
 """Kinds that a cluster knows only with somebody's operator."""
 
 

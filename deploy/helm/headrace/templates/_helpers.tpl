@@ -286,7 +286,7 @@ capabilities:
 {{- $external := .root.Values.external -}}
 {{- if eq $external.type "NodePort" -}}{{ add (int (get $external.nodePorts .component)) .index }}
 {{- else if $external.port -}}{{ int $external.port }}
-{{- else if eq $external.type "Gateway" -}}80
+{{- else if eq $external.type "Gateway" -}}{{ ternary 443 80 .root.Values.tls.enabled }}
 {{- else -}}{{ include "headrace.externalListener" . }}
 {{- end -}}
 {{- end -}}
@@ -295,6 +295,15 @@ capabilities:
 {{- define "headrace.externalListener" -}}
 {{- $of := ternary "broker" .component (eq .component "bootstrap") -}}
 {{- int (get .root.Values.listeners $of).externalPort -}}
+{{- end -}}
+
+{{/* The version of TLSRoute that the cluster has; v1, which came with Gateway API 1.5, where it says nothing. */}}
+{{- define "headrace.tlsRouteVersion" -}}
+{{- $found := "v1" -}}
+{{- range list "v1alpha2" "v1alpha3" "v1" -}}
+{{- if $.Capabilities.APIVersions.Has (printf "gateway.networking.k8s.io/%s/TLSRoute" .) }}{{ $found = . }}{{ end -}}
+{{- end -}}
+{{- $found -}}
 {{- end -}}
 
 {{/* Name of the Secret with the certificate of a role. Takes root and role. */}}
