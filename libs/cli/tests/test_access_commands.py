@@ -21,6 +21,7 @@ from headrace.admin_access_types import (
     AccessChanged,
     AccessDescription,
     AccessExplanation,
+    AccessHolders,
     ApiKeyInfo,
     NewApiKey,
     ObservedAccess,
@@ -47,6 +48,7 @@ class FakeAdmin:
         self.asked: list[Any] = []
         self.failure: Exception | None = None
         self.seen = pb.ObservedResponse(mode="permissive")
+        self.holders = pb.WhoCanResponse()
         self.explained = pb.ExplainAccessResponse(allowed=True, reason="it is a super user")
 
     def alter_access(self, changes: Sequence[made.Change], **how: Any) -> AccessChanged:
@@ -82,6 +84,10 @@ class FakeAdmin:
     def explain_access(self, *given: Any, **how: Any) -> AccessExplanation:
         self.asked.append((given, how))
         return AccessExplanation.of(self.explained)
+
+    def who_can(self, *given: Any) -> AccessHolders:
+        self.asked.append(given)
+        return AccessHolders.of(self.holders)
 
     def create_key(self, *given: Any, **how: Any) -> NewApiKey:
         if self.failure is not None:
@@ -314,6 +320,30 @@ def test_check_ends_with_the_verdict(admin: FakeAdmin) -> None:
     said = run("access", "check", "User:a", "read", "topic", "t", code=1)
     assert "User:a may not: nothing allows it" in said.stderr
     assert "to allow it: headrace access x" in said.stderr
+
+
+def test_who_can_is_a_table_with_what_keeps_others_from_it(admin: FakeAdmin) -> None:
+    assert "nobody whom you may know of" in run("access", "who-can", "read", "topic", "t").stderr
+    assert admin.asked == [("read", "topic", "t")]
+    rule = "allow READ TOPIC t, by a rule of User:a"
+    admin.holders = pb.WhoCanResponse(
+        holders=[
+            pb.AccessHolder(principal="User:a", allowed=True, reason="allowed", hosts=["::1"], sources=[rule, "s"]),
+            pb.AccessHolder(principal="User:b", allowed=True, reason="super_user", anywhere=True),
+            pb.AccessHolder(principal="Group:c", reason="blocked", anywhere=True, hosts=["h"]),
+        ],
+        more=True,
+    )
+    said = run("access", "who-can", "describe", "cluster")
+    assert admin.asked[-1] == ("describe", "cluster", "")
+    assert [" ".join(line.split()) for line in said.stdout.splitlines()[1:]] == [
+        f"User:a yes ::1 {rule}; s",
+        "User:b yes, super user anywhere -",
+        "Group:c no, blocked anywhere but h -",
+    ]
+    assert "and more" in said.stderr
+    told = json.loads(run("access", "who-can", "read", "topic", "t", "-o", "json").stdout)
+    assert [one["reason"] for one in told["holders"]] == ["allowed", "super_user", "blocked"]
 
 
 @pytest.mark.parametrize("kind", [ClusterAuthorizationFailed, Unauthenticated])

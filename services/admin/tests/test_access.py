@@ -158,6 +158,10 @@ CASES: Final[dict[str, Case]] = {
         access_pb2.ExplainAccessRequest(principal="User:x", operation="READ", type="TOPIC", name="a"),
         (allow(Of.PRINCIPAL, literal("User:x"), Op.DESCRIBE),),
     ),
+    "WhoCan": Case(
+        access_pb2.WhoCanRequest(operation="READ", type="TOPIC", name="a"),
+        (allow(Of.PRINCIPAL, literal("User:x"), Op.DESCRIBE),),
+    ),
     "Observed": Case(
         access_pb2.ObservedRequest(),
         itself=controller("Observed") | {"Broker/Observed", "Coordinator/Observed"},

@@ -28,7 +28,7 @@ from headrace_common.core.access.roles import Binding
 from headrace_common.core.access.rows import Mode
 from headrace_common.core.errors import ClusterAuthorizationFailed
 from headrace_common.http.foreign_pages import Hosts
-from headrace_common.rpc.access_rules import ANYBODY, ENTRIES, NOBODY, Asks, AsksAny, Rule, Wants
+from headrace_common.rpc.access_rules import ANYBODY, ENTRIES, NOBODY, Asks, AsksAny, AsksAnywhere, Rule, Wants
 from headrace_proto.v1 import access_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -70,7 +70,7 @@ class Rest:
     async def ask(self, who: str | None, route: str, **more: Any) -> httpx.Response:
         method, path = route.split(" ")
         path = path.replace(":path", "").format(**PATH)
-        query = QUERY if path.endswith("/explain") else {}
+        query = QUERY if path.endswith(("/explain", "/who-can")) else {}
         return await self.client.request(method, path, headers=JSON | bearing(who), params=query, **more)
 
 
@@ -163,9 +163,11 @@ async def test_who_lacks_a_right_is_refused_before_its_body_is_read(rest: Rest) 
 
 async def test_who_has_the_right_gets_past_the_gate(rest: Rest) -> None:
     for route in (one for one in ROUTES if not one.endswith(SLOW)):
-        wants = asked_of(rest, route)
-        if isinstance(wanted(rest, route), AsksAny):
+        wants, rule = asked_of(rest, route), wanted(rest, route)
+        if isinstance(rule, AsksAny):
             wants = wants[-1:]
+        if isinstance(rule, AsksAnywhere):
+            wants = [Wants(rule.operation, rule.type, "User:x")]
         grants = [allow(w.type, EVERY_NAME if w.type is Of.CLUSTER else literal(w.name), w.operation) for w in wants]
         rest.front.told(rows(alice=grants))
         answer = await rest.ask("alice", route, **{"content": b"{"} if route.startswith("P") else {})
@@ -314,6 +316,34 @@ async def test_one_principal_is_described_or_refused(rest: Rest) -> None:
     assert ([one["principal"] for one in bob["bindings"]], bob["rules"]) == (["User:bob"], [])
     assert [role["name"] for role in bob["roles"]] == ["producer"]
     assert (await rest.client.get("/v1/access?principal=x", headers=bearing("alice"))).status_code == 400
+
+
+async def test_who_can_is_told_as_far_as_the_caller_may_know(rest: Rest) -> None:
+    path = "/v1/access/who-can?operation=WRITE&type=TOPIC&name=orders"
+    assert (await rest.client.get(path, headers=bearing("alice"))).status_code == 403
+    rest.front.told(described_rows(SEES_BOB))
+    bob = {
+        "principal": "User:bob",
+        "allowed": True,
+        "reason": "allowed",
+        "anywhere": True,
+        "hosts": [],
+        "sources": ["allow WRITE TOPIC o*, by role producer on TOPIC o* of User:bob"],
+    }
+    assert await told(rest, await rest.client.get(path, headers=bearing("alice"))) == {"holders": [bob], "more": False}
+    rest.front.told(described_rows(allow(Of.PRINCIPAL, EVERY_NAME, Op.DESCRIBE)))
+    every = await told(rest, await rest.client.get(path, headers=bearing("alice")))
+    assert [(one["principal"], one["reason"]) for one in every["holders"]] == [
+        ("User:bob", "allowed"),
+        ("User:root", "super_user"),
+    ]
+    first = await told(rest, await rest.client.get(f"{path}&limit=1", headers=bearing("alice")))
+    assert ([one["principal"] for one in first["holders"]], first["more"]) == (["User:bob"], True)
+    cluster = "/v1/access/who-can?operation=ALTER&type=CLUSTER&name=ignored"
+    of_cluster = await told(rest, await rest.client.get(cluster, headers=bearing("alice")))
+    assert [one["principal"] for one in of_cluster["holders"]] == ["User:root"]
+    for wrong in ("limit=10001", "limit=-1", "operation=FLY"):
+        assert (await rest.client.get(f"{path}&{wrong}", headers=bearing("alice"))).status_code == 400
 
 
 async def test_keys_are_ones_own_and_those_one_may_see(rest: Rest) -> None:

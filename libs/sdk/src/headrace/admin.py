@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         AccessChanged,
         AccessDescription,
         AccessExplanation,
+        AccessHolders,
         ApiKeyInfo,
         NewApiKey,
         ObservedAccess,
@@ -790,6 +791,19 @@ class AdminClient:
             host: the address that it calls from; None: one that no rule names.
         """
         return self._wait(self._twin.explain_access(principal, operation, type, name, host=host))
+
+    def who_can(self, operation: str, type: str, name: str = "", *, limit: int | None = None) -> AccessHolders:
+        """
+        Who may do something by the rules: principals, groups, and everyone of a type, as far as the caller may know.
+
+        Args:
+            name: of the resource; without one it is the cluster.
+            limit: at most so many; None: 1,000.
+
+        Raises:
+            Denied: the caller may know of nobody.
+        """
+        return self._wait(self._twin.who_can(operation, type, name, limit=limit))
 
     def observed_access(self, *, within: timedelta | None = None, limit: int | None = None) -> ObservedAccess:
         """

@@ -172,6 +172,33 @@ class AccessExplanation(Told["pb.ExplainAccessResponse"], remedy=lambda answer: 
 
 
 @dataclass(frozen=True, slots=True)
+class HolderInfo(Made["pb.AccessHolder"]):
+    """What rules say of a principal, of everyone of a type, or of all who have a group; of each alone."""
+
+    principal: str
+    allowed: bool
+    """False: it may not, and would otherwise; or it is a group, and who has it may not."""
+    reason: str
+    """``super_user``, ``allowed``, ``blocked`` or ``denied``."""
+    anywhere: bool
+    """Whether this is so from addresses that no rule names."""
+    hosts: tuple[str, ...]
+    """Addresses from which it is the other way round."""
+    sources: tuple[str, ...]
+    """The rules and roles that say something of it; denies first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessHolders(Told["pb.WhoCanResponse"]):
+    """Who may do something, as far as the caller may know. Whoever is not named is as everyone of its type."""
+
+    holders: tuple[HolderInfo, ...]
+    """By principal."""
+    more: bool
+    """There are more than were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class SeenTimes(Made["pb.SeenTimes"]):
     """When something was seen."""
 

@@ -110,6 +110,21 @@ async def test_why() -> None:
     assert (found.allowed, found.remedy) == (False, "headrace access ...")
 
 
+async def test_who_can() -> None:
+    holder = pb.AccessHolder(principal="User:a", allowed=True, reason="allowed", hosts=["10.0.0.1"], sources=["s"])
+    service = Service(pb.WhoCanResponse(holders=[holder], more=True))
+    found = await client(service).who_can("read", "topic", "t", limit=1)
+    assert service.asked == [pb.WhoCanRequest(operation="READ", type="TOPIC", name="t", limit=1)]
+    [one] = found.holders
+    assert (one.principal, one.allowed, one.anywhere, one.hosts, found.more) == (
+        "User:a",
+        True,
+        False,
+        ("10.0.0.1",),
+        True,
+    )
+
+
 @pytest.mark.parametrize(
     ("lifetime", "asked_ms"), [(timedelta(days=1), 86_400_000), (None, -1), (timedelta(days=365), 31_536_000_000)]
 )

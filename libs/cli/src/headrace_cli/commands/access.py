@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.access import Change
     from headrace.admin_access_types import (
         AccessChanged,
+        HolderInfo,
         ObservedAccess,
         RuleInfo,
         SeenRefusal,
@@ -54,7 +55,8 @@ _ALL_NEEDED: Final = "every rule was needed; of roles that are bound this tells 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``headrace access``."""
-    for function in (show, allow, deny, remove, bind, unbind, role, block, unblock, check, mode, report, observed):
+    changes = (allow, deny, remove, bind, unbind, role, block, unblock)
+    for function in (show, *changes, check, who_can, mode, report, observed):
         command(app)(function)
 
 
@@ -217,6 +219,39 @@ def check(
             session.say(f"to allow it: {found.remedy}")
     if not found.allowed:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def who_can(
+    session: Session,
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="One, such as read")],
+    type: Type,
+    name: Name = None,
+) -> None:
+    """Show who may do something: principals, groups, and everyone of a type; and who would but for a block or deny."""
+    with session.admin() as admin:
+        found = admin.who_can(operation, type, name or "")
+    if session.output is not Output.TABLE:
+        session.show(_json(found.wire))
+        return
+    session.show([_holder_row(one) for one in found.holders], empty="nobody whom you may know of")
+    if found.more:
+        session.say("and more")
+
+
+def _holder_row(one: HolderInfo) -> dict[str, Any]:
+    return {
+        "principal": one.principal,
+        "may": {"super_user": "yes, super user", "allowed": "yes"}.get(one.reason, f"no, {one.reason}"),
+        "from": _places(one.anywhere, one.hosts),
+        "by": "; ".join(one.sources) or "-",
+    }
+
+
+def _places(anywhere: bool, hosts: Sequence[str]) -> str:
+    names = ", ".join(hosts)
+    if not anywhere:
+        return names
+    return f"anywhere but {names}" if names else "anywhere"
 
 
 def mode(

@@ -135,6 +135,7 @@ WHO_MAY_CALL: Final[Mapping[str, frozenset[Role] | None]] = {
     "Admin/AlterAccess": ANYONE,
     "Admin/DescribeAccess": ANYONE,
     "Admin/ExplainAccess": ANYONE,
+    "Admin/WhoCan": ANYONE,
     "Admin/Observed": ANYONE,
     "Admin/CreateKey": ANYONE,
     "Admin/ListKeys": ANYONE,

@@ -697,6 +697,107 @@ class ExplainAccessResponse(_message.Message):
 Global___ExplainAccessResponse: _TypeAlias = ExplainAccessResponse  # noqa: Y015
 
 @_typing.final
+class WhoCanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    operation: _builtins.str
+    type: _builtins.str
+    name: _builtins.str
+    """Ignored of CLUSTER."""
+    limit: _builtins.int
+    """At most so many. 0: 1,000; at most 10,000."""
+    def __init__(
+        self,
+        *,
+        operation: _builtins.str = ...,
+        type: _builtins.str = ...,
+        name: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name", "operation", b"operation", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhoCanRequest: _TypeAlias = WhoCanRequest  # noqa: Y015
+
+@_typing.final
+class WhoCanResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """There are more than were asked for."""
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessHolder]:
+        """By principal: those that the caller may know of. Whoever is not named is as everyone of its type ("User:*")."""
+
+    def __init__(
+        self,
+        *,
+        holders: _abc.Iterable[Global___AccessHolder] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holders", b"holders", "more", b"more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhoCanResponse: _TypeAlias = WhoCanResponse  # noqa: Y015
+
+@_typing.final
+class AccessHolder(_message.Message):
+    """What rules say of a principal, of everyone of a type, or of all who have a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ANYWHERE_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    principal: _builtins.str
+    allowed: _builtins.bool
+    """False: it may not, and would otherwise; or it is a group, and who has it may not."""
+    reason: _builtins.str
+    """"super_user", "allowed", "blocked" or "denied"."""
+    anywhere: _builtins.bool
+    """Whether this is so from addresses that no rule names."""
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Addresses from which it is the other way round."""
+
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The rules and roles that say something of it; denies first, then from the narrowest pattern to the widest."""
+
+    def __init__(
+        self,
+        *,
+        principal: _builtins.str = ...,
+        allowed: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        anywhere: _builtins.bool = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "anywhere", b"anywhere", "hosts", b"hosts", "principal", b"principal", "reason", b"reason", "sources", b"sources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AccessHolder: _TypeAlias = AccessHolder  # noqa: Y015
+
+@_typing.final
 class WhoAmIRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

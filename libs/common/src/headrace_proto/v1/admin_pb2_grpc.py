@@ -231,6 +231,11 @@ class AdminStub:
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessResponse.FromString,
                 _registered_method=True)
+        self.WhoCan = channel.unary_unary(
+                '/headrace.v1.Admin/WhoCan',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.WhoCanRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.WhoCanResponse.FromString,
+                _registered_method=True)
         self.Observed = channel.unary_unary(
                 '/headrace.v1.Admin/Observed',
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
@@ -550,6 +555,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WhoCan(self, request, context):
+        """Who may do something by the rules.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Observed(self, request, context):
         """Who comes without a credential, what a closed cluster would refuse, and which rights are used, over all nodes.
         """
@@ -824,6 +836,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ExplainAccess,
                     request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessResponse.SerializeToString,
+            ),
+            'WhoCan': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhoCan,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.WhoCanRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.WhoCanResponse.SerializeToString,
             ),
             'Observed': grpc.unary_unary_rpc_method_handler(
                     servicer.Observed,
@@ -1914,6 +1931,33 @@ class Admin:
             '/headrace.v1.Admin/ExplainAccess',
             headrace__proto_dot_v1_dot_access__pb2.ExplainAccessRequest.SerializeToString,
             headrace__proto_dot_v1_dot_access__pb2.ExplainAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhoCan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/WhoCan',
+            headrace__proto_dot_v1_dot_access__pb2.WhoCanRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.WhoCanResponse.FromString,
             options,
             channel_credentials,
             insecure,

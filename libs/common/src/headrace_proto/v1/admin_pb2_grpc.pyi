@@ -102,6 +102,8 @@ class AdminStub:
     DescribeAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.DescribeAccessRequest, _access_pb2.DescribeAccessResponse]
     ExplainAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.ExplainAccessRequest, _access_pb2.ExplainAccessResponse]
     """Why somebody may, or may not, and what would allow it."""
+    WhoCan: _grpc.UnaryUnaryMultiCallable[_access_pb2.WhoCanRequest, _access_pb2.WhoCanResponse]
+    """Who may do something by the rules."""
     Observed: _grpc.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]
     """Who comes without a credential, what a closed cluster would refuse, and which rights are used, over all nodes."""
     CreateKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.CreateKeyResponse]
@@ -194,6 +196,8 @@ class AdminAsyncStub(AdminStub):
     DescribeAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.DescribeAccessRequest, _access_pb2.DescribeAccessResponse]  # type: ignore[assignment]
     ExplainAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.ExplainAccessRequest, _access_pb2.ExplainAccessResponse]  # type: ignore[assignment]
     """Why somebody may, or may not, and what would allow it."""
+    WhoCan: _aio.UnaryUnaryMultiCallable[_access_pb2.WhoCanRequest, _access_pb2.WhoCanResponse]  # type: ignore[assignment]
+    """Who may do something by the rules."""
     Observed: _aio.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]  # type: ignore[assignment]
     """Who comes without a credential, what a closed cluster would refuse, and which rights are used, over all nodes."""
     CreateKey: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.CreateKeyResponse]  # type: ignore[assignment]
@@ -511,6 +515,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.ExplainAccessResponse, _abc.Awaitable[_access_pb2.ExplainAccessResponse]]:
         """Why somebody may, or may not, and what would allow it."""
+
+    @_abc_1.abstractmethod
+    def WhoCan(
+        self,
+        request: _access_pb2.WhoCanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.WhoCanResponse, _abc.Awaitable[_access_pb2.WhoCanResponse]]:
+        """Who may do something by the rules."""
 
     @_abc_1.abstractmethod
     def Observed(

@@ -8,11 +8,11 @@ from libs.common.tests.kit.access import ADMIN, ALICE, ALL_USERS, BOB, STAFF, al
 
 from headrace_common.core.access.changes import apply
 from headrace_common.core.access.decisions import Decisions
-from headrace_common.core.access.explain import Reason, explain, who_can
+from headrace_common.core.access.explain import Holder, Reason, explain, who_can
 from headrace_common.core.access.grants import Effect, Scope
-from headrace_common.core.access.principal import Everyone, Principal, PrincipalType
+from headrace_common.core.access.principal import Everyone, Grantee, Principal, PrincipalType
 from headrace_common.core.access.resources import EVERY_NAME, Operation, ResourceType, literal, prefix
-from headrace_common.core.access.state import Access, Caller
+from headrace_common.core.access.state import Access, Caller, grantees_of
 
 TOPIC, READ, WRITE = ResourceType.TOPIC, Operation.READ, Operation.WRITE
 Questions = list[tuple[Operation, ResourceType, str]]
@@ -32,14 +32,48 @@ def test_explain_agrees_with_decide_and_its_remedy_works(access: Access, caller:
             assert Decisions(apply(access, told.remedy)).decide(caller, *question)
 
 
-@given(kit.accesses, kit.questions, kit.hosts)
-def test_who_can_names_those_that_may_and_nobody_else(access: Access, asked: Questions, host: str | None) -> None:
+def found_for(found: dict[Grantee, Holder], who: Principal, host: str | None) -> bool:
+    """What the list says of somebody from somewhere; who is not named in it is as everyone of its type."""
+    holder = found.get(who) or found.get(Everyone(who.type))
+    return holder is not None and holder.allowed and (holder.anywhere is not (host in holder.hosts))
+
+
+@given(kit.accesses, kit.questions)
+def test_who_can_agrees_with_decide_for_everybody_everywhere(access: Access, asked: Questions) -> None:
+    stranger, member = Principal(PrincipalType.USER, "zoe"), Principal(PrincipalType.OIDC, "idp/zoe")
+    decisions = Decisions(access)
     for question in asked:
-        able = who_can(access, *question, host=host).grantees
-        for who in (ALICE, BOB, kit.CERT, ADMIN):
-            alone = Decisions(access).decide(Caller(who, host=host), *question)
-            everyone = Everyone(who.type) in able and who not in access.rules.keys() | access.bindings.keys()
-            assert alone is (who in able) or (everyone and alone)
+        found = {holder.grantee: holder for holder in who_can(access, *question).holders}
+        staff = found.get(STAFF)
+        for host in (None, *kit.HOSTS):
+            for who in (ALICE, BOB, kit.CERT, ADMIN, stranger):
+                assert found_for(found, who, host) is decisions.decide(Caller(who, host=host), *question)
+                never = staff is not None and not staff.allowed and staff.anywhere is not (host in staff.hosts)
+                if never and (staff.reason is Reason.BLOCKED or not access.is_super({who, Everyone(who.type)})):
+                    assert not decisions.decide(Caller(who, frozenset({STAFF}), host), *question)
+            by_group = decisions.decide(Caller(member, frozenset({STAFF}), host), *question)
+            own = question[1:] == (ResourceType.PRINCIPAL, str(member))
+            assert own or by_group is (
+                staff is not None and staff.allowed and staff.anywhere is not (host in staff.hosts)
+            )
+
+
+@given(kit.accesses, kit.questions)
+def test_who_may_not_is_in_the_list_only_where_something_keeps_it_from_that(access: Access, asked: Questions) -> None:
+    for question in asked:
+        for one in who_can(access, *question).holders:
+            effects = {source.grant.effect for source in one.sources}
+            match one.reason:
+                case Reason.BLOCKED:
+                    assert one.grantee in access.blocked
+                    assert access.is_super(grantees_of(one.grantee)) or one.grantee == STAFF or Effect.ALLOW in effects
+                case Reason.DENIED:
+                    assert Effect.DENY in effects
+                    assert one.grantee == STAFF or Effect.ALLOW in effects
+                case Reason.ALLOWED:
+                    assert Effect.ALLOW in effects
+                case _:
+                    assert one.reason is Reason.SUPER_USER
 
 
 def test_a_refusal_comes_with_the_line_that_would_allow_it() -> None:
@@ -109,11 +143,50 @@ def test_names_are_quoted_for_a_shell() -> None:
     assert told.line == """headrace access allow 'User:a; rm -rf $HOME' read group 'it'"'"'s'"""
 
 
+def test_who_can_marks_super_users_those_that_are_blocked_and_addresses() -> None:
+    carol, dave = (Principal(PrincipalType.USER, name) for name in ("carol", "dave"))
+    access = Access(
+        1,
+        {
+            ALL_USERS: frozenset({allow(TOPIC, prefix("or"), READ)}),
+            ALICE: frozenset({deny(TOPIC, literal("orders"), READ, host="10.0.0.1")}),
+            BOB: frozenset({deny(TOPIC, EVERY_NAME, READ)}),
+            kit.CERT: frozenset({allow(TOPIC, literal("orders"), READ, host="10.0.0.2")}),
+            STAFF: frozenset({deny(TOPIC, literal("orders"), READ)}),
+            dave: frozenset({allow(TOPIC, EVERY_NAME, WRITE)}),
+        },
+        blocked=frozenset({carol}),
+        super_users=frozenset({ADMIN}),
+    )
+    told = who_can(access, READ, TOPIC, "orders")
+    assert [(str(one.grantee), one.reason.name, one.anywhere, one.hosts) for one in told.holders] == [
+        ("Cert:alice", "ALLOWED", False, ("10.0.0.2",)),
+        ("Group:staff", "DENIED", True, ()),
+        ("User:*", "ALLOWED", True, ()),
+        ("User:admin", "SUPER_USER", True, ()),
+        ("User:alice", "ALLOWED", True, ("10.0.0.1",)),
+        ("User:bob", "DENIED", True, ()),
+        ("User:carol", "BLOCKED", True, ()),
+    ]
+    alice = told.holders[4]
+    assert [str(source.grant) for source in alice.sources] == [
+        "deny READ TOPIC orders from 10.0.0.1",
+        "allow READ TOPIC or*",
+    ]
+    some = who_can(access, READ, TOPIC, "orders", shows=lambda one: one == ALICE, limit=1)
+    assert ([one.grantee for one in some.holders], some.more) == ([ALICE], False)
+
+
 def test_who_can_is_bounded_and_knows_ones_own_keys() -> None:
     users = [Principal(PrincipalType.USER, f"u{n}") for n in range(20)]
     access = Access(1, {one: frozenset({allow(TOPIC, literal("a"), READ)}) for one in users})
     told = who_can(access, READ, TOPIC, "a", limit=5)
-    assert (len(told.grantees), told.more) == (5, True)
+    assert (len(told.holders), told.more) == (5, True)
     assert not who_can(access, READ, TOPIC, "a", limit=20).more
-    assert who_can(access, Operation.CREATE_TOKENS, ResourceType.PRINCIPAL, "User:bob").grantees == (BOB,)
-    assert who_can(Access(1), Operation.CREATE_TOKENS, ResourceType.PRINCIPAL, "bob").grantees == ()
+
+    def keepers(access: Access, name: str) -> list[Grantee]:
+        told = who_can(access, Operation.CREATE_TOKENS, ResourceType.PRINCIPAL, name)
+        return [one.grantee for one in told.holders]
+
+    assert keepers(access, "User:bob") == [BOB]
+    assert keepers(Access(1), "bob") == []

@@ -14,6 +14,7 @@ from headrace.admin_access_types import (
     AccessChanged,
     AccessDescription,
     AccessExplanation,
+    AccessHolders,
     ApiKeyInfo,
     NewApiKey,
     ObservedAccess,
@@ -115,6 +116,20 @@ class AccessAdmin:
         return AccessExplanation.of(
             await self._call(lambda stub, timeout: stub.ExplainAccess(request, timeout=timeout))
         )
+
+    async def who_can(self, operation: str, type: str, name: str = "", *, limit: int | None = None) -> AccessHolders:
+        """
+        Who may do something by the rules: principals, groups, and everyone of a type, as far as the caller may know.
+
+        Args:
+            name: of the resource; without one it is the cluster.
+            limit: at most so many; None: 1,000.
+
+        Raises:
+            Denied: the caller may know of nobody.
+        """
+        request = pb.WhoCanRequest(operation=operation.upper(), type=type.upper(), name=name, limit=limit or 0)
+        return AccessHolders.of(await self._call(lambda stub, timeout: stub.WhoCan(request, timeout=timeout)))
 
     async def observed_access(self, *, within: timedelta | None = None, limit: int | None = None) -> ObservedAccess:
         """

@@ -13,7 +13,7 @@ from headrace_admin.core.access_pages import make_page
 from headrace_common.core.access.api_keys import ApiKey
 from headrace_common.core.access.changes import Rule
 from headrace_common.core.access.control import Rights
-from headrace_common.core.access.explain import Explanation, explain
+from headrace_common.core.access.explain import Explanation, Holders, explain, who_can
 from headrace_common.core.access.principal import Grantee, Principal, PrincipalType, parse_grantee
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
 from headrace_common.core.access.roles import BUILT_IN_ROLES, Binding, Role
@@ -25,6 +25,8 @@ from headrace_common.core.quotas.entities import Entity, parse_entity
 from headrace_common.core.quotas.kinds import Quota
 
 FAULTS_MAX: Final = 100
+HOLDERS_MAX: Final = 10_000
+_HOLDERS: Final = 1_000
 Views: TypeAlias = Callable[[], View]
 """The rows of the newest image."""
 
@@ -173,6 +175,22 @@ class Accesses:
             raise Rejected(f"{asked} is decided about by no rule; name who calls, for example User:alice")
         name = CLUSTER_NAME if type is ResourceType.CLUSTER else name
         return explain(self._views().access, Caller(asked, host=host), operation, type, name)
+
+    def who_can(self, rights: Rights, operation: Operation, type: ResourceType, name: str, limit: int = 0) -> Holders:
+        """
+        Who may do something by the rules, whatever the mode: those of whom the caller may know.
+
+        Args:
+            limit: at most so many; 0: 1,000.
+
+        Raises:
+            Rejected: these are too many.
+        """
+        if not 0 <= limit <= HOLDERS_MAX:
+            raise Rejected(f"limit takes 0 ({_HOLDERS}) to {HOLDERS_MAX}, not {limit}")
+        name = CLUSTER_NAME if type is ResourceType.CLUSTER else name
+        access = self._views().access
+        return who_can(access, operation, type, name, shows=lambda one: _shows(rights, one), limit=limit or _HOLDERS)
 
 
 def _shows(rights: Rights, one: Grantee | Role) -> bool:

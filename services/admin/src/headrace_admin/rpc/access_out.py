@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from headrace_admin.engine.accesses import Accesses, Described, ListedKey, ListedUser
 from headrace_common.core.access.authentication import Shown
-from headrace_common.core.access.explain import Explanation
+from headrace_common.core.access.control import Rights
+from headrace_common.core.access.explain import Explanation, Holder
 from headrace_common.core.access.grants import host_of
 from headrace_common.core.access.state import Source, own_grants
 from headrace_common.core.quotas.entities import Entity
@@ -85,6 +86,30 @@ def _explanation_message(explanation: Explanation) -> pb.ExplainAccessResponse:
         reason=explanation.reason.value,
         sources=map(_source, explanation.sources),
         remedy=explanation.line or "",
+    )
+
+
+def holders(accesses: Accesses, rights: Rights, request: pb.WhoCanRequest) -> pb.WhoCanResponse:
+    """
+    The answer, of those of whom the caller may know.
+
+    Raises:
+        Rejected: there is no such operation or type, or too many are asked for.
+    """
+    found = accesses.who_can(
+        rights, operation_of(request.operation), type_of(request.type), request.name, request.limit
+    )
+    return pb.WhoCanResponse(holders=map(_holder, found.holders), more=found.more)
+
+
+def _holder(holder: Holder) -> pb.AccessHolder:
+    return pb.AccessHolder(
+        principal=str(holder.grantee),
+        allowed=holder.allowed,
+        reason=holder.reason.name.lower(),
+        anywhere=holder.anywhere,
+        hosts=holder.hosts,
+        sources=map(_source, holder.sources),
     )
 
 

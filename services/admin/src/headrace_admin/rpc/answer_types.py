@@ -201,6 +201,7 @@ ObservedAccess = Annotated[
     Json, Answer("ObservedAccess", "What nodes have seen of who calls.", access_pb2.ObservedResponse)
 ]
 Explained = Annotated[Json, Answer("Explained", "Whether somebody may, and why.", access_pb2.ExplainAccessResponse)]
+Holders = Annotated[Json, Answer("Holders", "Who may do something.", access_pb2.WhoCanResponse)]
 Keys = Annotated[Json, Answer("Keys", "API keys, without their secrets.", access_pb2.ListKeysResponse)]
 NewKey = Annotated[Json, Answer("NewKey", "A key, which is shown this once.", access_pb2.CreateKeyResponse)]
 Quotas = Annotated[Json, Answer("Quotas", "What is set of quotas.", access_pb2.DescribeQuotasResponse)]

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from pydantic import BaseModel
 
 from headrace_admin.core.access_pages import PAGE_MAX
-from headrace_admin.engine.accesses import Accesses
+from headrace_admin.engine.accesses import HOLDERS_MAX, Accesses
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.observations import Observations
 from headrace_admin.rpc import access_out as out
@@ -84,6 +84,17 @@ def _rules(routes: APIRouter, accesses: Accesses, observations: Observations, en
         """Whether somebody may do something by the rules, why, and what would allow it."""
         request = pb.ExplainAccessRequest(principal=principal, operation=operation, type=type, name=name, host=host)
         return json_of(out.explained(accesses, request))
+
+    @routes.get("/access/who-can", operation_id="who_can")
+    async def who_can(
+        operation: Text,
+        type: Text,
+        name: Annotated[str, Query(max_length=300, description="Ignored of CLUSTER.")] = "",
+        limit: Annotated[int, Query(ge=0, le=HOLDERS_MAX, description="At most so many. 0: 1,000.")] = 0,
+    ) -> answer_types.Holders:
+        """Who may do something by the rules: principals, groups, and everyone of a type."""
+        request = pb.WhoCanRequest(operation=operation, type=type, name=name, limit=limit)
+        return json_of(out.holders(accesses, current_rights(), request))
 
 
 def _quotas(routes: APIRouter, accesses: Accesses, engine: Administration) -> None:

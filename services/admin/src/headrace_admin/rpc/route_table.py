@@ -123,6 +123,7 @@ ROUTES: Final[Mapping[str, As | Rule]] = {
     "GET /v1/access/explain": As(
         "ExplainAccess", lambda given: access_pb2.ExplainAccessRequest(principal=given.get("principal", ""))
     ),
+    "GET /v1/access/who-can": As("WhoCan"),
     "GET /v1/keys": As("ListKeys"),
     "POST /v1/keys": As("CreateKey"),
     "DELETE /v1/keys/{id}": As("DeleteKeys"),

@@ -277,6 +277,10 @@ class AdminServicer(GeneratedServicer):
         return access_out.explained(self._accesses, request)
 
     @override
+    async def WhoCan(self, request: access_pb2.WhoCanRequest, context: Context) -> access_pb2.WhoCanResponse:
+        return access_out.holders(self._accesses, current_rights(), request)
+
+    @override
     async def ListKeys(self, request: access_pb2.ListKeysRequest, context: Context) -> access_pb2.ListKeysResponse:
         return access_out.keys_message(self._accesses.keys(current_rights(), request.owner))
 

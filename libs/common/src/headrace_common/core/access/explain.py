@@ -4,7 +4,7 @@ Why a decision is as it is, read plainly from all grants, and who may do somethi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from shlex import quote
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from headrace_common.core.access.changes import Block, Change, Put, Remove, Rule
 from headrace_common.core.access.grants import Effect, Grant
 from headrace_common.core.access.names import find_fault
-from headrace_common.core.access.principal import Everyone, Grantee, PrincipalType, parse_principal
+from headrace_common.core.access.principal import Grantee, PrincipalType, parse_principal
 from headrace_common.core.access.resources import (
     INTERNAL_PREFIX,
     OPERATIONS,
@@ -102,11 +102,34 @@ def explain(access: Access, caller: Caller, operation: Operation, type: Resource
 
 
 @dataclass(frozen=True, slots=True)
-class Holders:
-    """Who may do something, each alone: without groups, and from the address that was asked for."""
+class Holder:
+    """
+    What rules and roles say of one principal, of everyone of a type, or of all who have a group; of each alone.
 
-    grantees: tuple[Grantee, ...]
-    """By their text, super users included."""
+    SUPER_USER and ALLOWED are of who may. BLOCKED and DENIED are of a principal that else would, and of a group: who
+    has it may not, whatever else is said.
+    """
+
+    grantee: Grantee
+    reason: Reason
+    anywhere: bool = True
+    """Whether this is so from addresses that no rule names."""
+    hosts: tuple[str, ...] = ()
+    """Addresses from which it is the other way round."""
+    sources: tuple[Source, ...] = ()
+    """The grants that say something of it, in the order of ``Explanation.sources``, whatever address they are for."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether it may, from some address at least."""
+        return self.reason in {Reason.SUPER_USER, Reason.ALLOWED}
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who may do something, by their text. A principal that is not named is as everyone of its type."""
+
+    holders: tuple[Holder, ...]
     more: bool = False
     """There are more than were asked for."""
 
@@ -116,29 +139,83 @@ def who_can(
     operation: Operation,
     type: ResourceType,
     name: str,
-    host: str | None = None,
+    *,
+    shows: Callable[[Grantee], bool] = lambda _: True,
     limit: int = 1_000,
 ) -> Holders:
-    """Who may do this: principals, groups, and everyone of a type. Whom a deny of its own group stops is not told."""
-    asked = Asked(operation, type, name, host)
-    candidates: set[Grantee] = {*access.rules, *access.bindings, *access.super_users}
-    if type is ResourceType.PRINCIPAL:
-        candidates |= _named(name)
-    everyone = {one: _matching(access, (one,), asked) for one in candidates if isinstance(one, Everyone)}
-    able = []
+    """
+    Who may do this by rules and roles, whatever the mode, with a credential for everything that it has shown itself.
+
+    Args:
+        shows: of whom it is told.
+    """
+    said = _said(access, Asked(operation, type, name, None))
+    candidates = {*said, *access.super_users, *access.blocked}
+    candidates |= {one for one in access.bindings if access.is_super((one,))}
+    found: list[Holder] = []
     for grantee in sorted(candidates, key=str):
-        grantees = grantees_of(grantee)
-        if access.is_blocked(grantees):
+        holder = _holder(access, grantee, said) if shows(grantee) else None
+        if holder is None:
             continue
-        if not access.is_super(grantees):
-            found = (everyone[one] if one in everyone else _matching(access, (one,), asked) for one in grantees)
-            sources = [source for of_one in found for source in of_one]
-            if not sources or any(source.grant.effect is Effect.DENY for source in sources):
-                continue
-        able.append(grantee)
-        if len(able) > limit:
-            return Holders(tuple(able[:limit]), more=True)
-    return Holders(tuple(able))
+        if len(found) >= limit:
+            return Holders(tuple(found), more=True)
+        found.append(holder)
+    return Holders(tuple(found))
+
+
+def _holder(access: Access, grantee: Grantee, said: Mapping[Grantee, Sequence[Source]]) -> Holder | None:
+    """None: it may not, and nothing keeps it from that."""
+    grantees = grantees_of(grantee)
+    sources = tuple(sorted((source for one in grantees for source in said.get(one, ())), key=_place))
+    is_super = access.is_super(grantees)
+    anywhere, hosts = _where(sources, _allow)
+    may = is_super or anywhere or bool(hosts)
+    is_group = grantee.type is PrincipalType.GROUP
+    if access.is_blocked(grantees) and (may or is_group):
+        return Holder(grantee, Reason.BLOCKED, sources=sources)
+    if is_super:
+        return Holder(grantee, Reason.SUPER_USER, sources=sources)
+    if may:
+        return Holder(grantee, Reason.ALLOWED, anywhere, hosts, sources)
+    denied, hosts = _where(sources, _deny)
+    if (denied or hosts) and (is_group or any(source.grant.effect is Effect.ALLOW for source in sources)):
+        return Holder(grantee, Reason.DENIED, denied, hosts, sources)
+    return None
+
+
+def _where(sources: Iterable[Source], say: Callable[[Iterable[Grant]], bool]) -> tuple[bool, tuple[str, ...]]:
+    """Whether grants say so from addresses that none of them names, and from which addresses they say otherwise."""
+    grants = [source.grant for source in sources]
+
+    def at(host: str | None) -> bool:
+        return say([grant for grant in grants if grant.host in {None, host}])
+
+    anywhere = at(None)
+    hosts = sorted({grant.host for grant in grants if grant.host is not None})
+    return anywhere, tuple(host for host in hosts if at(host) is not anywhere)
+
+
+def _allow(grants: Iterable[Grant]) -> bool:
+    effects = {grant.effect for grant in grants}
+    return effects == {Effect.ALLOW}
+
+
+def _deny(grants: Iterable[Grant]) -> bool:
+    return any(grant.effect is Effect.DENY for grant in grants)
+
+
+def _said(access: Access, asked: Asked) -> dict[Grantee, list[Source]]:
+    """By whom they are for: all grants that say something of this, whatever address they are for."""
+    said: dict[Grantee, list[Source]] = {}
+    if find_fault(asked.name, RESOURCE_NAME_CHARS_MAX) is not None:
+        return said
+    own = _named(asked.name) if asked.type is ResourceType.PRINCIPAL else set()
+    for grantee in {*access.rules, *access.bindings, *own}:
+        grants = access.sources_of(grantee) if grantee in own else access.given_sources(grantee)
+        sources = [source for source in grants if _says(source.grant, asked)]
+        if sources:
+            said[grantee] = sources
+    return said
 
 
 def _named(name: str) -> set[Grantee]:
@@ -159,12 +236,17 @@ def _matching(access: Access, grantees: Iterable[Grantee], asked: Asked) -> tupl
 
 def covers(grant: Grant, operation: Operation, type: ResourceType, name: str) -> bool:
     """Whether the grant says something about this, from whatever address."""
-    return _matches(grant, Asked(operation, type, name, grant.host))
+    return _says(grant, Asked(operation, type, name, None))
 
 
 def _matches(grant: Grant, asked: Asked) -> bool:
     """Kafka's rules, with ours for internal names."""
-    if grant.type is not asked.type or grant.host not in {None, asked.host}:
+    return grant.host in {None, asked.host} and _says(grant, asked)
+
+
+def _says(grant: Grant, asked: Asked) -> bool:
+    """As ``_matches``, from whatever address."""
+    if grant.type is not asked.type:
         return False
     allow = grant.effect is Effect.ALLOW
     if allow and asked.name.startswith(INTERNAL_PREFIX) and grant.pattern.kind is not PatternKind.LITERAL:

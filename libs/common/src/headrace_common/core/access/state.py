@@ -97,13 +97,17 @@ class Access:
 
     def sources_of(self, grantee: Grantee) -> Iterator[Source]:
         """All grants of one and where they come from, in no order."""
+        yield from self.given_sources(grantee)
+        for grant in own_grants(grantee):
+            yield Source(grantee, None, grant)
+
+    def given_sources(self, grantee: Grantee) -> Iterator[Source]:
+        """As ``sources_of``, but for what everybody has by being somebody."""
         for grant in self.rules.get(grantee, ()):
             yield Source(grantee, None, grant)
         for binding, grants in self._bound(grantee):
             for grant in grants:
                 yield Source(grantee, binding, grant)
-        for grant in own_grants(grantee):
-            yield Source(grantee, None, grant)
 
     def given_to(self, grantee: Grantee) -> Iterator[Grant]:
         """The grants of its rules and roles, in no order."""

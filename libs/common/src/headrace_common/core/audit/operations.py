@@ -130,6 +130,7 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Admin/AlterAccess": NOTHING,
         "Admin/DescribeAccess": NOTHING,
         "Admin/ExplainAccess": NOTHING,
+        "Admin/WhoCan": NOTHING,
         "Admin/Observed": NOTHING,
         "Admin/CreateKey": NOTHING,
         "Admin/ListKeys": NOTHING,
