@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.authority import Authority
 from prometheus_client.parser import text_string_to_metric_families
 from tests.deploy import chart, combinations, manifests, plain_yaml, promlint, promql
 from tests.deploy.manifests import COMPONENT, Manifest, lasting, of_kind, one
@@ -21,6 +22,11 @@ from tests.deploy.test_alerts import RULES, rules
 
 import headrace
 from headrace_cli.local import LocalCluster
+from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.tls import Wanted
+from headrace_common.runtime.tls_watch import LiveBundle, TlsMetrics
 from headrace_connect_worker.adapters.figures import PREFIX as OF_CONNECT
 from headrace_connect_worker.core import figures as connect
 from headrace_streams.adapters.otel_figures import PREFIX
@@ -110,7 +116,7 @@ def test_everything_they_name_is_exported_with_those_labels(tmp_path: Path, monk
     with LocalCluster(tmp_path, brokers=1, restart=False) as cluster:
         _use(cluster.bootstrap_servers)
         end = time.monotonic() + EXPORTED_S_MAX
-        others = exported_by_streams() | exported_by_connect()
+        others = exported_by_streams() | exported_by_connect() | exported_with_tls(tmp_path / "tls")
         while (missing := _missing(_exported(cluster) | others)) and time.monotonic() < end:
             time.sleep(0.3)  # lag is looked at now and then
         assert not missing
@@ -151,10 +157,18 @@ def _pages(cluster: LocalCluster) -> dict[str, str]:
 def _exported(cluster: LocalCluster) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for process in cluster.processes:
-        with urllib.request.urlopen(f"http://{process.metrics}/metrics", timeout=10) as answer:
-            for family in text_string_to_metric_families(answer.read().decode()):
-                for sample in family.samples:
-                    found.setdefault(sample.name, set()).update(sample.labels)
+        for name, labels in _told_at(process.metrics).items():
+            found.setdefault(name, set()).update(labels)
+    return found
+
+
+def _told_at(metrics: object) -> dict[str, set[str]]:
+    """The names on a page, each with its labels."""
+    found: dict[str, set[str]] = {}
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
+        for family in text_string_to_metric_families(answer.read().decode()):
+            for sample in family.samples:
+                found.setdefault(sample.name, set()).update(sample.labels)
     return found
 
 
@@ -242,6 +256,22 @@ def test_what_they_name_of_connect_is_told_by_workers() -> None:
     exprs = [expr for expr in every_expression() if OF_CONNECT in expr]
     assert len(exprs) > 10
     assert not _missing(exported_by_connect(), exprs)
+
+
+def exported_with_tls(directory: Path) -> dict[str, set[str]]:
+    """What a process with certificates tells besides."""
+    files = Authority().files(directory)
+    with open_metrics("tls", 1, Endpoint("127.0.0.1", 0)) as metrics:
+        measured = TlsMetrics(metrics.meter)
+        LiveBundle("service", files, Wanted(), SystemClock(), measured)
+        measured.count_refused("service")
+        return _told_at(metrics.endpoint)
+
+
+def test_what_they_name_of_certificates_is_told_by_services(tmp_path: Path) -> None:
+    exprs = [expr for expr in every_expression() if "headrace_tls_" in expr]
+    assert len(exprs) == 3
+    assert not _missing(exported_with_tls(tmp_path / "tls"), exprs)
 
 
 def _missing(exported: dict[str, set[str]], exprs: Sequence[str] = ()) -> list[str]:

@@ -69,6 +69,9 @@ CASES: Final[dict[str, Case]] = {
         | {"Broker/DescribeProducers"}
         | transactions("ListTransactions"),
     ),
+    "DescribeCertificates": Case(
+        admin_pb2.DescribeCertificatesRequest(), LOOKS, itself=frozenset({"Certificates/DescribeServed"})
+    ),
     "DescribeFeatures": Case(admin_pb2.DescribeFeaturesRequest(), LOOKS, controller("DescribeCluster")),
     "DescribeRestore": Case(pb.DescribeRestoreRequest(), LOOKS, controller("DescribeRestore")),
     "ListReassignments": Case(pb.ListReassignmentsRequest(), LOOKS, controller("ListReassignments")),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from headrace_common.core.node_rules import WHO_MAY_CALL
 from headrace_common.rpc.access_rules import NODES
 from headrace_controller.rpc.access_table import ACCESS
+from headrace_proto.v1 import certificates_pb2
 from headrace_proto.v1.controller_pb2 import DESCRIPTOR
 
 
 def test_every_operation_has_a_row_and_no_row_is_of_another() -> None:
-    operations = DESCRIPTOR.services_by_name["Controller"].methods_by_name
-    assert set(ACCESS) == {f"Controller/{name}" for name in operations}
+    services = (DESCRIPTOR.services_by_name["Controller"], certificates_pb2.DESCRIPTOR.services_by_name["Certificates"])
+    assert set(ACCESS) == {f"{service.name}/{method.name}" for service in services for method in service.methods}
 
 
 def test_what_is_asked_of_nobody_is_for_nodes_alone() -> None:

@@ -14,6 +14,7 @@ from libs.common.tests.kit.authority import BROKER, Authority
 from libs.common.tests.kit.clock import FakeClock
 from libs.common.tests.kit.secure import Secure, shown
 
+from headrace_common.adapters.certificates_service import CertificatesServicer
 from headrace_common.core.errors import InvalidConfig, TlsFailed
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import NodeKey, Role
@@ -23,6 +24,7 @@ from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.service_tls import ServiceTls, open_tls
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tls_config import TlsConfig, TlsFiles
+from headrace_proto.v1 import certificates_pb2 as pb
 
 KEY = NodeKey(Role.BROKER, NodeId(3))
 
@@ -161,3 +163,21 @@ async def test_a_server_with_another_role_is_not_spoken_to(tmp_path: Path) -> No
             await call(b"a", timeout=20)
         assert server.told == []
         await pool.close()
+
+
+async def test_a_node_tells_what_it_shows_and_looks_first_where_it_is_asked_to(tmp_path: Path) -> None:
+    authority = Authority()
+    files = authority.files(tmp_path / "tls")
+    async with opened(config_of(files), authority) as tls:
+        servicer = CertificatesServicer(KEY, tls)
+        told = await servicer.DescribeServed(pb.DescribeServedRequest(), None)
+        assert (told.node, [one.name for one in told.bundles]) == ("broker-3", ["service"])
+        pair = authority.make()
+        authority.write(files, pair)
+        again = await servicer.DescribeServed(pb.DescribeServedRequest(), None)
+        assert again == told
+        looked = await servicer.DescribeServed(pb.DescribeServedRequest(look=True), None)
+    assert looked.bundles[0].certificate.serial == f"{pair.certificate.serial_number:x}"
+    assert not looked.bundles[0].behind
+    none = await CertificatesServicer(KEY, None).DescribeServed(pb.DescribeServedRequest(look=True), None)
+    assert (none.node, len(none.bundles)) == ("broker-3", 0)

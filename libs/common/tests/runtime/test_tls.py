@@ -53,6 +53,11 @@ def test_what_is_sound_is_one_value(authority: Authority, files: TlsFiles) -> No
     assert bundle.fingerprint == pair.certificate.fingerprint(hashes.SHA256()).hex()
     assert bundle.not_after == NOW + timedelta(days=1)
     assert "PRIVATE" not in repr(bundle)
+    assert bundle.certificate.names == ("127.0.0.1", "broker.headrace")
+    assert (bundle.certificate.subject, bundle.certificate.uris) == ("CN=broker", ("spiffe://headrace/broker",))
+    assert bundle.certificate.issuer == bundle.issuer.subject == bundle.issuer.issuer == "CN=CA of a test"
+    assert bundle.ca_not_after == authority.ca.certificate.not_valid_after_utc
+    assert bundle.begins == NOW - timedelta(days=1)
     assert isinstance(pair.key.curve, ec.SECP256R1)
 
 
@@ -67,6 +72,9 @@ def test_a_chain_may_have_a_ca_between_and_more_than_one_ca_is_trusted(files: Tl
     files.ca.write_bytes(old.ca.certificate_pem + authority.ca.certificate_pem)
     bundle = read(files)
     assert bundle.not_after == NOW + timedelta(days=5), "the first that ends"
+    assert bundle.begins == NOW, "of the same"
+    assert bundle.ca_not_after == NOW + timedelta(days=50), "the one that it leads to, not the other that is trusted"
+    assert (bundle.issuer.subject, [one.subject for one in bundle.cas]) == ("CN=above", ["CN=another", "CN=above"])
     files.ca.write_bytes(authority.ca.certificate_pem)
     assert (read(files).distrusts(bundle), bundle.distrusts(read(files))) == (True, False)
 

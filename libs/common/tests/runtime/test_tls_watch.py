@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from cryptography.hazmat.primitives import hashes
 from libs.common.tests.kit.authority import Authority
 from libs.common.tests.kit.clock import FakeClock
 
@@ -117,6 +118,10 @@ async def test_wrong_ones_change_nothing_and_the_next_good_ones_are_taken(
     assert 'headrace_tls_refused_total{bundle="internal"} 4.0' in text
     (shown,) = (line for line in text.splitlines() if line.startswith("headrace_tls_not_after_seconds{"))
     assert float(shown.split()[-1]) == (NOW + timedelta(days=3)).timestamp()
+    begun = float(text.partition("headrace_tls_not_before_seconds{")[2].split()[1])
+    assert begun == (NOW - timedelta(days=1)).timestamp()
+    ca_ends = float(text.partition("headrace_tls_ca_not_after_seconds{")[2].split()[1])
+    assert ca_ends == authority.ca.certificate.not_valid_after_utc.timestamp()
     assert "new certificates are in use" in caplog.text
 
 
@@ -145,6 +150,39 @@ async def test_who_could_not_take_them_is_given_them_again(
         await watched.look()
         await watched.look()
     assert taker.bundles == other.bundles == [watched.bundle]
+
+
+async def test_what_is_served_says_what_was_refused_and_who_lags_behind(authority: Authority, files: TlsFiles) -> None:
+    watched, taker = live(files), Takes()
+    ca = authority.ca.certificate.fingerprint(hashes.SHA256()).hex()
+    first = watched.served()
+    assert (first.name, first.refused, first.behind) == ("internal", "", False)
+    assert first.certificate.fingerprint == watched.bundle.fingerprint
+    assert first.not_after_ms == first.certificate.not_after_ms == int((NOW + timedelta(days=1)).timestamp()) * 1_000
+    assert (first.issuer.fingerprint, [one.fingerprint for one in first.trusted]) == (ca, [ca])
+    taker.fails = True
+    with watched.takes(taker, watched.bundle):
+        pair = authority.make()
+        authority.write(files, pair)
+        await watched.look()
+        assert watched.served().behind
+        assert watched.served().certificate.serial == f"{pair.certificate.serial_number:x}"
+        files.key.write_bytes(authority.make().key_pem)
+        taker.fails = False
+        await watched.look()
+        told = watched.served()
+        assert (told.behind, "does not belong to" in told.refused) == (False, True)
+        authority.write(files, pair)
+        await watched.look()
+    assert watched.served().refused == ""
+
+
+async def test_looks_at_one_time_end_with_the_newest(authority: Authority, files: TlsFiles) -> None:
+    watched, taker = live(files), Takes()
+    with watched.takes(taker, watched.bundle):
+        authority.write(files, authority.make())
+        await asyncio.gather(*(watched.look() for _ in range(4)))
+    assert taker.bundles == [watched.bundle], "one has read it, the others found nothing new"
 
 
 def test_a_process_does_not_start_with_wrong_ones(authority: Authority, files: TlsFiles) -> None:

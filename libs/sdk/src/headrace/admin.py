@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         UserInfo,
         WhoAmI,
     )
+    from headrace.admin_certificate_types import NodeCertificates
     from headrace.admin_cluster_types import ClusterStatus, Decommission, MovePlan, MoveProgress
     from headrace.admin_feature_types import FeaturesInfo
     from headrace.admin_restore_types import RestoreInfo, StrayList
@@ -399,6 +400,15 @@ class AdminClient:
     def describe_status(self) -> ClusterStatus:
         """How the cluster is, with a verdict in one line, and what is wrong."""
         return self._wait(self._twin.describe_status())
+
+    def describe_certificates(self, *, look: bool = False) -> list[NodeCertificates]:
+        """
+        Which certificates each registered node shows until when, whom it trusts, and what it refused; by name.
+
+        Args:
+            look: have nodes look at their files first; else it is as it was in the last 10 s.
+        """
+        return self._wait(self._twin.describe_certificates(look=look))
 
     def describe_progress(self, *, measure_ms: int = 0) -> MoveProgress:
         """

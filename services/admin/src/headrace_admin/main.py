@@ -168,7 +168,7 @@ def _make_engines(
     cluster = GrpcCluster(client)
     brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
     coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
-    nodes = GrpcNodes(client.key, min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
+    nodes = GrpcNodes(client.key, min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security, tls)
     trust = None if tls is None else trust_in(tls.ca)
     workers = GrpcWorkers(
         min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), brokers.issue_ticket, SystemClock(), trust

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace_common.core.access.observed import Report
 from headrace_common.core.ids import Endpoint, NodeId, Offset
 from headrace_common.core.image import ClusterImage, Node, NodeKey
+from headrace_common.core.served_certificates import Served
 from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.rpc.calls import A_co, Method, Q_contra
 from headrace_proto.v1 import broker_pb2, streams_pb2
@@ -87,6 +88,23 @@ class Nodes(Protocol):
     async def observed(self, node: Node) -> Report:
         """
         What it has seen of who calls it; of another admin process what the running call's caller may know.
+
+        Raises:
+            HeadraceError: it does not answer, or is of a version that does not know this.
+        """
+        ...
+
+    async def own(self, *, look: bool) -> tuple[Served, ...]:
+        """What this process shows; nothing: it speaks plain text."""
+        ...
+
+    async def certificates(self, node: Node, *, look: bool) -> tuple[Served, ...]:
+        """
+        What it shows; nothing: it speaks plain text. Another admin process tells what the running call's caller may
+        know.
+
+        Args:
+            look: it looks at its files first.
 
         Raises:
             HeadraceError: it does not answer, or is of a version that does not know this.

@@ -51,7 +51,14 @@ from headrace_common.rpc.status import abort_with
 from headrace_common.runtime.access_gate import Access, AccessGate, current_bearer, current_certificate, nobody_calls
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
-from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2, coordinator_pb2, transaction_pb2
+from headrace_proto.v1 import (
+    broker_pb2,
+    certificates_pb2,
+    cluster_pb2,
+    controller_pb2,
+    coordinator_pb2,
+    transaction_pb2,
+)
 from headrace_proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
 
 ADMIN: Final = NodeKey(Role.ADMIN, NodeId(1))
@@ -59,7 +66,7 @@ TOPICS: Final = {"orders": TopicId(b"o" * 16), "secret": TopicId(b"s" * 16)}
 _ALL: Final = (*TOPICS, *INTERNAL_TOPICS.values())
 _METHODS: Final = {
     f"/{service.full_name}/{method.name}": method
-    for module in (broker_pb2, controller_pb2, coordinator_pb2, transaction_pb2)
+    for module in (broker_pb2, certificates_pb2, controller_pb2, coordinator_pb2, transaction_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }

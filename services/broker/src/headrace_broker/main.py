@@ -40,6 +40,7 @@ from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_broker.rpc.tickets import TicketsServicer
 from headrace_common.adapters.audit_delivery import write_audit
 from headrace_common.adapters.auth_service import AuthServicer
+from headrace_common.adapters.certificates_service import CertificatesServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
 from headrace_common.core.features import TRANSACTION_STREAMS
@@ -62,6 +63,7 @@ from headrace_common.runtime.threads import run_in_thread
 from headrace_common.runtime.tracing import open_tracing
 from headrace_proto.v1.auth_pb2_grpc import add_AuthServicer_to_server
 from headrace_proto.v1.broker_pb2_grpc import add_BrokerServicer_to_server
+from headrace_proto.v1.certificates_pb2_grpc import add_CertificatesServicer_to_server
 from headrace_proto.v1.tickets_pb2_grpc import add_TicketsServicer_to_server
 
 VERSION = "0.1.0"
@@ -192,6 +194,7 @@ def _listen(
     beside: list[Servicer] = [
         (add_AuthServicer_to_server, AuthServicer(client, SystemClock())),
         (add_TicketsServicer_to_server, TicketsServicer(NodeId(config.node_id), client.access, clock)),
+        (add_CertificatesServicer_to_server, CertificatesServicer(client.key, tls)),
     ]
     return Listeners.open(
         config.server,

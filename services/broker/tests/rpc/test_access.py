@@ -35,7 +35,7 @@ from headrace_common.core.image import Role
 from headrace_common.core.node_rules import WHO_MAY_CALL
 from headrace_common.rpc.access_rules import NODES
 from headrace_common.rpc.status import error_from_rpc
-from headrace_proto.v1 import access_pb2, auth_pb2, tickets_pb2
+from headrace_proto.v1 import access_pb2, auth_pb2, certificates_pb2, tickets_pb2
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn
 
@@ -320,7 +320,8 @@ def test_each_operation_has_a_row_and_a_case() -> None:
     of_service = {one.name for one in pb.DESCRIPTOR.services_by_name["Broker"].methods}
     of_tickets = {one.name for one in tickets_pb2.DESCRIPTOR.services_by_name["Tickets"].methods}  # test_tickets.py
     of_auth = {one.name for one in auth_pb2.DESCRIPTOR.services_by_name["Auth"].methods}
-    services = {"Broker": of_service, "Tickets": of_tickets, "Auth": of_auth}
+    of_tls = {one.name for one in certificates_pb2.DESCRIPTOR.services_by_name["Certificates"].methods}
+    services = {"Broker": of_service, "Tickets": of_tickets, "Auth": of_auth, "Certificates": of_tls}
     assert {f"{service}/{name}" for service, names in services.items() for name in names} == set(ACCESS)
     assert {case.operation for case in CASES.values()} == of_service
 

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from headrace_common.adapters.audit_delivery import open_delivery
+from headrace_common.adapters.certificates_service import CertificatesServicer
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ClusterImage, Listener, Node, NodeKey, Role
 from headrace_common.rpc.node_gate import KnownNodes, NodeGate, node_security
@@ -41,6 +42,7 @@ from headrace_controller.engine.term import Outside
 from headrace_controller.ports import MetadataStore
 from headrace_controller.rpc.access_table import ACCESS
 from headrace_controller.rpc.servicer import ControllerServicer
+from headrace_proto.v1.certificates_pb2_grpc import add_CertificatesServicer_to_server
 from headrace_proto.v1.controller_pb2_grpc import add_ControllerServicer_to_server
 
 VERSION = "0.1.0"
@@ -127,6 +129,7 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
                         add_ControllerServicer_to_server,
                         ControllerServicer(engine, config.liveness, gate, access.auditing),
                     ),
+                    (add_CertificatesServicer_to_server, CertificatesServicer(key, tls)),
                 ],
                 health_names=[SERVICE],
                 interceptors=[tracing, RpcMetrics(metrics.meter), AccessGate(access, ACCESS, takes_nodes=True), gate],

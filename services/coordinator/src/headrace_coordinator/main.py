@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace_common.adapters.audit_delivery import write_audit
+from headrace_common.adapters.certificates_service import CertificatesServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
 from headrace_common.core.errors import HeadraceError
@@ -54,6 +55,7 @@ from headrace_coordinator.engine.transactions import Transactions
 from headrace_coordinator.rpc.access_table import ACCESS
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
 from headrace_coordinator.rpc.transaction_servicer import TransactionServicer
+from headrace_proto.v1.certificates_pb2_grpc import add_CertificatesServicer_to_server
 from headrace_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from headrace_proto.v1.transaction_pb2_grpc import add_TransactionCoordinatorServicer_to_server
 
@@ -108,6 +110,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
                 add_TransactionCoordinatorServicer_to_server,
                 TransactionServicer(engines.transactions, draining, client.gate),
             ),
+            (add_CertificatesServicer_to_server, CertificatesServicer(key, tls)),
         ]
         server = await stack.enter_async_context(
             Listeners.open(

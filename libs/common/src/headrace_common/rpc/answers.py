@@ -41,6 +41,11 @@ def status(answer: admin_pb2.DescribeStatusResponse) -> Json:
     return json_of(answer)
 
 
+def certificates(answer: admin_pb2.DescribeCertificatesResponse) -> Json:
+    """Which certificates nodes show."""
+    return json_of(answer)
+
+
 def features(answer: admin_pb2.DescribeFeaturesResponse) -> Json:
     """The cluster's feature level, what each brings, and who knows which."""
     told = json_of(answer)

@@ -17,6 +17,7 @@ from opentelemetry.metrics import Meter
 
 from headrace_common.core.image import Listener, NodeKey
 from headrace_common.core.node_rules import host_of, uri_of
+from headrace_common.core.served_certificates import Served
 from headrace_common.rpc.channels import GRACE_MS, Certificates
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
@@ -53,6 +54,14 @@ class ServiceTls:
             assert self.of_clients is not None, "checked with the settings"
             return ServerTls(self.of_clients, client_certificates=True)
         return ServerTls(self.live, client_certificates=listener is Listener.INTERNAL)
+
+    async def served(self, *, look: bool) -> list[Served]:
+        """What is in use; ``look``: the files are looked at first."""
+        watched = [self.live, *([self.of_clients] if self.of_clients else [])]
+        if look:
+            for one in watched:
+                await one.look()
+        return [one.served() for one in watched]
 
 
 @asynccontextmanager

@@ -31,12 +31,16 @@ from cryptography.x509.verification import (
 )
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.served_certificates import Certificate
 from headrace_common.rpc.credentials import Pem
 from headrace_common.runtime.certificates import names_of
 from headrace_common.runtime.private_files import narrow
 from headrace_common.runtime.tls_config import TlsFiles
 
 FILE_BYTES_MAX: Final = 1 << 20
+TOLD_MAX: Final = 100
+"""CAs that are told of, and names of a certificate."""
+_TEXT_MAX: Final = 1_000
 SAYS: Final = "; this machine says "
 """Before the time of the machine in an error."""
 _READS_MAX: Final = 3
@@ -70,6 +74,16 @@ class Bundle:
     """When the first of its chain ends."""
     trusted: frozenset[bytes]
     """SHA-256 of each CA in ``pem``."""
+    certificate: Certificate
+    """What the first of its chain says."""
+    issuer: Certificate
+    """The CA that its chain leads to."""
+    cas: tuple[Certificate, ...]
+    """What those of ``trusted`` say, the first ``TOLD_MAX``."""
+    begins: datetime
+    """When the first of its chain that ends begins."""
+    ca_not_after: datetime
+    """When the CA of its chain ends; of a listener whose clients show certificates, the first of their CAs."""
 
     def distrusts(self, other: Bundle) -> bool:
         """Whether ``other`` trusts a CA that this one does not."""
@@ -90,17 +104,25 @@ def read_bundle(files: TlsFiles, wanted: Wanted, now_ms: int) -> Bundle:
     _check_pair(files, chain[0], key)
     for certificate in chain:
         _check_time(files.cert, certificate, now)
-    _check_chain(files, chain, trusted, now)
+    root = _check_chain(files, chain, trusted, now)
     _check_says(files.cert, chain[0], wanted)
+    ca_not_after = root.not_valid_after_utc
     if files.client_ca is not None:
         (ca,), own = of_clients, trusted
         trusted = _parse(files.client_ca, ca)
         _check_client_cas(files.client_ca, trusted, own, now)
+        ca_not_after = min(certificate.not_valid_after_utc for certificate in trusted)
+    first = min(chain, key=lambda certificate: certificate.not_valid_after_utc)
     return Bundle(
         Pem(ca, cert, key),
         chain[0].fingerprint(hashes.SHA256()).hex(),
-        min(certificate.not_valid_after_utc for certificate in chain),
+        first.not_valid_after_utc,
         frozenset(certificate.fingerprint(hashes.SHA256()) for certificate in trusted),
+        certificate=describe(chain[0]),
+        issuer=describe(root),
+        cas=tuple(describe(certificate) for certificate in trusted[:TOLD_MAX]),
+        begins=first.not_valid_before_utc,
+        ca_not_after=ca_not_after,
     )
 
 
@@ -185,7 +207,8 @@ def _check_time(path: Path, certificate: x509.Certificate, now: datetime) -> Non
 
 def _check_chain(
     files: TlsFiles, chain: Sequence[x509.Certificate], trusted: Sequence[x509.Certificate], now: datetime
-) -> None:
+) -> x509.Certificate:
+    """The CA that it leads to."""
     valid = [ca for ca in trusted if ca.not_valid_before_utc <= now <= ca.not_valid_after_utc]
     if not valid:
         _check_time(files.ca, trusted[0], now)
@@ -198,7 +221,7 @@ def _check_chain(
         .build_client_verifier()
     )
     try:
-        verifier.verify(chain[0], list(chain[1:]))
+        return verifier.verify(chain[0], list(chain[1:])).chain[-1]
     except VerificationError as error:
         raise InvalidConfig(f"the certificate {files.cert} does not lead to a CA of {files.ca} ({error})") from error
 
@@ -262,6 +285,29 @@ def _check_says(path: Path, certificate: x509.Certificate, wanted: Wanted) -> No
     for use, (whose, needed) in uses.items():
         if needed and use not in allowed:
             raise InvalidConfig(f"the certificate {path} is not one of {whose} (extended key usage)")
+
+
+def describe(certificate: x509.Certificate) -> Certificate:
+    """What it says, in bounds. What it says in a way that nobody can read is left out."""
+    try:
+        uris = _uris_of(certificate)
+        names = sorted(names_of(certificate).difference(uris))
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        uris, names = [], []
+    return Certificate(
+        subject=certificate.subject.rfc4514_string()[:_TEXT_MAX],
+        issuer=certificate.issuer.rfc4514_string()[:_TEXT_MAX],
+        names=tuple(name[:_TEXT_MAX] for name in names[:TOLD_MAX]),
+        uris=tuple(uri[:_TEXT_MAX] for uri in uris[:TOLD_MAX]),
+        serial=f"{certificate.serial_number:x}",
+        fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+        not_before_ms=_ms_of(certificate.not_valid_before_utc),
+        not_after_ms=_ms_of(certificate.not_valid_after_utc),
+    )
+
+
+def _ms_of(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000)
 
 
 def _uris_of(certificate: x509.Certificate) -> list[str]:

@@ -9,6 +9,7 @@ again at the next look.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Final
 from opentelemetry.metrics import Meter
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.served_certificates import Served
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.threads import run_in_thread
 from headrace_common.runtime.tls import SAYS, Bundle, Wanted, read_bundle
@@ -40,13 +42,22 @@ class TlsMetrics:
         self._not_after = meter.create_gauge(
             "headrace_tls_not_after", unit="s", description="When the certificates in use end, since the epoch"
         )
+        self._not_before = meter.create_gauge(
+            "headrace_tls_not_before", unit="s", description="When those of headrace_tls_not_after began"
+        )
+        self._ca_not_after = meter.create_gauge(
+            "headrace_tls_ca_not_after", unit="s", description="When the CA of the certificates ends, since the epoch"
+        )
 
     def count_refused(self, name: str) -> None:
         self._refused.add(1, {"bundle": name})
 
     def show(self, name: str, bundle: Bundle) -> None:
         """That ``bundle`` is in use."""
-        self._not_after.set(bundle.not_after.timestamp(), {"bundle": name})
+        about = {"bundle": name}
+        self._not_after.set(bundle.not_after.timestamp(), about)
+        self._not_before.set(bundle.begins.timestamp(), about)
+        self._ca_not_after.set(bundle.ca_not_after.timestamp(), about)
 
 
 class LiveBundle:
@@ -70,6 +81,8 @@ class LiveBundle:
         self._takers: dict[Taker, Bundle] = {}
         """Each with what it uses."""
         self._said: str | None = None
+        self._refused = ""
+        self._looking = asyncio.Lock()
         self.bundle = read_bundle(files, wanted, clock.now_ms())
         """The newest that was sound."""
         metrics.show(name, self.bundle)
@@ -90,14 +103,33 @@ class LiveBundle:
             await self.look()
 
     async def look(self) -> None:
-        """Read the files once, and hand a new bundle to all who lack it."""
+        """Read the files once, and hand a new bundle to all who lack it. One look at a time."""
+        async with self._looking:
+            await self._look()
+
+    def served(self) -> Served:
+        """What is in use, and what was refused at the last look."""
+        bundle = self.bundle
+        return Served(
+            name=self._name,
+            certificate=bundle.certificate,
+            not_after_ms=int(bundle.not_after.timestamp() * 1_000),
+            issuer=bundle.issuer,
+            trusted=bundle.cas,
+            trusted_more=len(bundle.trusted) - len(bundle.cas),
+            refused=self._refused,
+            behind=any(used is not bundle for used in self._takers.values()),
+        )
+
+    async def _look(self) -> None:
         try:
             bundle = await run_in_thread(read_bundle, self._files, self._wanted, self._clock.now_ms())
         except InvalidConfig as error:
             self._metrics.count_refused(self._name)
+            self._refused = str(error)
             self._say(f"the certificates in use stay: {error}")
         else:
-            self._said = None
+            self._said, self._refused = None, ""
             if bundle.pem != self.bundle.pem:
                 self.bundle = bundle
                 self._metrics.show(self._name, bundle)

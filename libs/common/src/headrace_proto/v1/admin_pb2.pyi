@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from headrace_proto.v1 import broker_pb2 as _broker_pb2
+from headrace_proto.v1 import certificates_pb2 as _certificates_pb2
 from headrace_proto.v1 import cluster_pb2 as _cluster_pb2
 from headrace_proto.v1 import coordinator_pb2 as _coordinator_pb2
 from headrace_proto.v1 import errors_pb2 as _errors_pb2
@@ -294,6 +295,52 @@ class BrokerLogs(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
 
 Global___BrokerLogs: _TypeAlias = BrokerLogs  # noqa: Y015
+
+@_typing.final
+class DescribeCertificatesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOOK_FIELD_NUMBER: _builtins.int
+    HERE_FIELD_NUMBER: _builtins.int
+    look: _builtins.bool
+    """Have nodes look at their files first."""
+    here: _builtins.bool
+    """Only the process that answers."""
+    def __init__(
+        self,
+        *,
+        look: _builtins.bool = ...,
+        here: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["here", b"here", "look", b"look"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeCertificatesRequest: _TypeAlias = DescribeCertificatesRequest  # noqa: Y015
+
+@_typing.final
+class DescribeCertificatesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_certificates_pb2.NodeCertificates]:
+        """All registered ones, by name."""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[_certificates_pb2.NodeCertificates] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeCertificatesResponse: _TypeAlias = DescribeCertificatesResponse  # noqa: Y015
 
 @_typing.final
 class DescribeStatusRequest(_message.Message):

@@ -136,6 +136,11 @@ class AdminStub:
                 request_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusResponse.FromString,
                 _registered_method=True)
+        self.DescribeCertificates = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeCertificates',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeCertificatesRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeCertificatesResponse.FromString,
+                _registered_method=True)
         self.DescribeReassignments = channel.unary_unary(
                 '/headrace.v1.Admin/DescribeReassignments',
                 request_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeReassignmentsRequest.SerializeToString,
@@ -418,6 +423,13 @@ class AdminServicer:
 
     def DescribeStatus(self, request, context):
         """How the cluster is, with a verdict in one line that says what to do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeCertificates(self, request, context):
+        """Which certificates each node shows until when, whom it trusts, and what it refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -741,6 +753,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribeStatus,
                     request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusResponse.SerializeToString,
+            ),
+            'DescribeCertificates': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeCertificates,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeCertificatesRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeCertificatesResponse.SerializeToString,
             ),
             'DescribeReassignments': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeReassignments,
@@ -1418,6 +1435,33 @@ class Admin:
             '/headrace.v1.Admin/DescribeStatus',
             headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusRequest.SerializeToString,
             headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeCertificates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeCertificates',
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeCertificatesRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeCertificatesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -65,6 +65,8 @@ class AdminStub:
     """Make a topic of stray logs."""
     DescribeStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeStatusRequest, _admin_pb2.DescribeStatusResponse]
     """How the cluster is, with a verdict in one line that says what to do."""
+    DescribeCertificates: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeCertificatesRequest, _admin_pb2.DescribeCertificatesResponse]
+    """Which certificates each node shows until when, whom it trusts, and what it refused."""
     DescribeReassignments: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeReassignmentsRequest, _admin_pb2.DescribeReassignmentsResponse]
     """Reassignments under way, and how far each new replica has come."""
     RebalanceCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RebalanceClusterRequest, _admin_pb2.RebalanceClusterResponse]
@@ -159,6 +161,8 @@ class AdminAsyncStub(AdminStub):
     """Make a topic of stray logs."""
     DescribeStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeStatusRequest, _admin_pb2.DescribeStatusResponse]  # type: ignore[assignment]
     """How the cluster is, with a verdict in one line that says what to do."""
+    DescribeCertificates: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeCertificatesRequest, _admin_pb2.DescribeCertificatesResponse]  # type: ignore[assignment]
+    """Which certificates each node shows until when, whom it trusts, and what it refused."""
     DescribeReassignments: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeReassignmentsRequest, _admin_pb2.DescribeReassignmentsResponse]  # type: ignore[assignment]
     """Reassignments under way, and how far each new replica has come."""
     RebalanceCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.RebalanceClusterRequest, _admin_pb2.RebalanceClusterResponse]  # type: ignore[assignment]
@@ -364,6 +368,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeStatusResponse, _abc.Awaitable[_admin_pb2.DescribeStatusResponse]]:
         """How the cluster is, with a verdict in one line that says what to do."""
+
+    @_abc_1.abstractmethod
+    def DescribeCertificates(
+        self,
+        request: _admin_pb2.DescribeCertificatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeCertificatesResponse, _abc.Awaitable[_admin_pb2.DescribeCertificatesResponse]]:
+        """Which certificates each node shows until when, whom it trusts, and what it refused."""
 
     @_abc_1.abstractmethod
     def DescribeReassignments(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
+from headrace.admin_certificate_types import NodeCertificates
 from headrace.admin_cluster_types import ClusterStatus, Decommission, MovePlan, MoveProgress
 from headrace.errors import Rejected
 from headrace_proto.v1 import admin_pb2, cluster_pb2
@@ -26,6 +27,17 @@ class ClusterAdmin:
         """How the cluster is, with a verdict in one line, and what is wrong."""
         request = admin_pb2.DescribeStatusRequest()
         return ClusterStatus.of(await self._call(lambda stub, timeout: stub.DescribeStatus(request, timeout=timeout)))
+
+    async def describe_certificates(self, *, look: bool = False) -> list[NodeCertificates]:
+        """
+        Which certificates each registered node shows until when, whom it trusts, and what it refused; by name.
+
+        Args:
+            look: have nodes look at their files first; else it is as it was in the last 10 s.
+        """
+        request = admin_pb2.DescribeCertificatesRequest(look=look)
+        answer = await self._call(lambda stub, timeout: stub.DescribeCertificates(request, timeout=timeout))
+        return [NodeCertificates.of(node) for node in answer.nodes]
 
     async def describe_progress(self, *, measure_ms: int = 0) -> MoveProgress:
         """

@@ -7,14 +7,19 @@ from typing import Any, Final, TypeAlias
 from headrace_common.core.access.observed import Report
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.core.served_certificates import Served
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import PLAIN, Channels, Security
+from headrace_common.rpc.convert_certificates import served_from_proto
 from headrace_common.rpc.convert_observed import report_from_proto
 from headrace_common.rpc.node_gate import FORWARDED_KEY
 from headrace_common.runtime.access_gate import AUTHORIZATION_KEY, by_itself
+from headrace_common.runtime.service_tls import ServiceTls
 from headrace_proto.v1 import access_pb2 as pb
+from headrace_proto.v1 import admin_pb2, certificates_pb2
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+from headrace_proto.v1.certificates_pb2_grpc import CertificatesStub
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 
@@ -32,8 +37,12 @@ Shown: TypeAlias = tuple[tuple[str, str], ...]
 class GrpcNodes:
     """Channels are opened when first used; the newest ``_CHANNELS_MAX`` are kept until ``close``."""
 
-    def __init__(self, key: NodeKey, timeout_ms: float, security: Security = PLAIN) -> None:
+    def __init__(
+        self, key: NodeKey, timeout_ms: float, security: Security = PLAIN, tls: ServiceTls | None = None
+    ) -> None:
+        """``tls``: of this process."""
         self.key = key
+        self._tls = tls
         self._timeout = timeout_ms / 1_000
         self._security = security
         self._channels: Channels[Endpoint] = Channels(security)
@@ -46,6 +55,27 @@ class GrpcNodes:
                 return await self._ask(node, self._shown(str(node.inside)))
             with by_itself():  # who asks is shown what it may know
                 return await self._ask(node, ())
+
+    async def certificates(self, node: Node, *, look: bool) -> tuple[Served, ...]:
+        """What it shows; another admin process tells what the running call's caller may know."""
+        if node.key == self.key:
+            return await self.own(look=look)
+        await self._channels.trim(_CHANNELS_MAX)
+        channel = self._channels.to(node.inside)
+        with CallTo(str(node.key)):
+            if node.key.role is Role.ADMIN:
+                here = admin_pb2.DescribeCertificatesRequest(look=look, here=True)
+                shown = self._shown(str(node.inside))
+                answer = await AdminStub(channel).DescribeCertificates(here, timeout=self._timeout, metadata=shown)
+                return served_from_proto(bundle for told in answer.nodes for bundle in told.bundles)
+            with by_itself():
+                request = certificates_pb2.DescribeServedRequest(look=look)
+                served = await CertificatesStub(channel).DescribeServed(request, timeout=self._timeout)
+                return served_from_proto(served.bundles)
+
+    async def own(self, *, look: bool) -> tuple[Served, ...]:
+        """What this process shows."""
+        return () if self._tls is None else tuple(await self._tls.served(look=look))
 
     async def _ask(self, node: Node, metadata: Shown) -> Report:
         stub = _STUBS[node.key.role](self._channels.to(node.inside))

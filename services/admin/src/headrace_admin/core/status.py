@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from headrace_admin.core.ending import Ending
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.stored import NOTHING_TOLD, Disk, Stored
 from headrace_admin.core.transactions import NOTHING_WAITS, Waiting
@@ -149,6 +150,8 @@ class Status:
     """The metadata was restored from a backup, and nobody leads yet."""
     old_issuers: tuple[OldIssuer, ...] = ()
     """Issuers of tokens whose keys nobody could confirm for a week."""
+    ending: tuple[Ending, ...] = ()
+    """Nodes whose certificates near their end."""
 
     @property
     def leading(self) -> frozenset[NodeId]:

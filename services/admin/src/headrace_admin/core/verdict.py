@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from headrace_admin.core.ending import describe_ending
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.status import BrokerStatus, OldIssuer, State, Status, Trouble, Unfinished
 from headrace_admin.core.stored import find_full_leaders, not_compacted, short_of_space, stops_consumers
@@ -195,6 +196,7 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
         *not_compacted(status.stored),
         *stops_consumers(status.stored),
         *map(_old_issuer, status.old_issuers),
+        *describe_ending(status.ending),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace_admin.core.status import State, Status, Unfinished, find_old_issuers, observe
@@ -11,6 +11,7 @@ from headrace_admin.core.transactions import Waiting
 from headrace_admin.core.verdict import verdict
 from headrace_admin.engine.absences import Absences
 from headrace_admin.engine.accesses import Views
+from headrace_admin.engine.certificates import NodeCertificates
 from headrace_admin.engine.open_transactions import OpenTransactions
 from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_admin.ports import Cluster, Controllers
@@ -42,6 +43,7 @@ class Statuses:
         absences: Absences,
         transactions: OpenTransactions,
         stored: StoredLogs,
+        certificates: NodeCertificates,
         views: Views,
         clock: Clock,
     ) -> None:
@@ -49,6 +51,7 @@ class Statuses:
         self._controllers = controllers
         self._transactions = transactions
         self._stored = stored
+        self._certificates = certificates
         self._views = views
         self._clock = clock
         self.absences = absences
@@ -61,8 +64,8 @@ class Statuses:
             MetadataUnavailable: this process has never had an image.
         """
         with by_itself():
-            (controller, reachable), waiting, stored, restore = await asyncio.gather(
-                self._controller(), self._waiting(), self._stored.look(), self._restore()
+            (controller, reachable), waiting, stored, restore, ending = await asyncio.gather(
+                self._controller(), self._waiting(), self._stored.look(), self._restore(), self._certificates.ending()
             )
         image = self._cluster.image
         if not image.cluster_id:
@@ -79,6 +82,7 @@ class Statuses:
             restore=restore,
             old_issuers=find_old_issuers(self._views().issuers, self._clock.now_ms()),
         )
+        status = replace(status, ending=ending)
         return Judged(status, *verdict(status))
 
     async def _controller(self) -> tuple[NodeId | None, bool]:

@@ -49,6 +49,7 @@ def _abort(request: admin_pb2.AbortClusterTransactionRequest) -> Iterator[Wants]
 ACCESS: Final[AccessTable] = {
     "Admin/DescribeCluster": _LOOKS,
     "Admin/DescribeStatus": _LOOKS,
+    "Admin/DescribeCertificates": _LOOKS,
     "Admin/DescribeFeatures": _LOOKS,
     "Admin/DescribeRestore": _LOOKS,
     "Admin/ListReassignments": _LOOKS,

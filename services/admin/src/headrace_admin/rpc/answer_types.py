@@ -62,6 +62,10 @@ ClusterHealth = Annotated[
         only=frozenset({"state", "verdict"}),
     ),
 ]
+Certificates = Annotated[
+    Json,
+    Answer("Certificates", "Which certificates nodes show, by node.", admin_pb2.DescribeCertificatesResponse),
+]
 Features = Annotated[
     Json,
     Answer(

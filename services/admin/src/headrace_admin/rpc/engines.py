@@ -8,6 +8,7 @@ from headrace_admin.config import TransactionLimits
 from headrace_admin.engine.absences import Absences
 from headrace_admin.engine.accesses import Accesses, Views
 from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.certificates import NodeCertificates
 from headrace_admin.engine.coordination import Coordination
 from headrace_admin.engine.groups import Groups
 from headrace_admin.engine.log_offsets import LogOffsets
@@ -41,6 +42,7 @@ class Engines:
     streams: Streams
     accesses: Accesses
     observations: Observations
+    certificates: NodeCertificates
 
     @staticmethod
     def over(
@@ -60,6 +62,7 @@ class Engines:
         of_transactions = Coordination(ShardKind.TRANSACTIONS, cluster, brokers, clock)
         transactions = Transactions(cluster, coordinators, of_transactions, limits, clock)
         open_transactions = OpenTransactions(transactions, logs)
+        certificates = NodeCertificates(cluster, nodes, clock)
         return Engines(
             administration=administration,
             messages=messages,
@@ -70,6 +73,7 @@ class Engines:
                 Absences(clock),
                 open_transactions,
                 StoredLogs(cluster, brokers),
+                certificates,
                 views,
                 clock,
             ),
@@ -80,4 +84,5 @@ class Engines:
             streams=Streams(cluster, groups, workers, clock),
             accesses=Accesses(views),
             observations=Observations(cluster, nodes, views, clock),
+            certificates=certificates,
         )

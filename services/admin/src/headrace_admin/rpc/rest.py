@@ -120,7 +120,7 @@ def rest_app(
     paces = Paces(_pace_bounds(limits), clock, lambda: access.view.mode is Mode.CLOSED)
     routers = [
         session_routes(engines.administration, sessions, paces),
-        cluster_routes(engines.administration),
+        cluster_routes(engines.administration, engines.certificates),
         status_routes(engines.statuses, paces),
         reassignment_routes(engines.administration, engines.reassignments),
         broker_change_routes(engines.administration, engines.reassignments),

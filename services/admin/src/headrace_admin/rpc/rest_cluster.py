@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from headrace_admin.engine.administration import Administration
-from headrace_admin.rpc import answer_types, models
+from headrace_admin.engine.certificates import NodeCertificates
+from headrace_admin.rpc import answer_types, certificates_out, models
 from headrace_admin.rpc.features_out import features_message
 from headrace_admin.rpc.rest_configs import alter, describe
 from headrace_common.core.errors import NotFound
@@ -19,10 +20,10 @@ from headrace_proto.v1 import controller_pb2 as pb
 BrokerId = Annotated[int, Path(ge=0, le=models.INT32_MAX)]
 
 
-def cluster_routes(engine: Administration) -> APIRouter:
+def cluster_routes(engine: Administration, certificates: NodeCertificates) -> APIRouter:
     """All routes of this module."""
     routes = APIRouter(prefix="/v1", tags=["cluster"])
-    _cluster(routes, engine)
+    _cluster(routes, engine, certificates)
     _brokers(routes, engine)
     return routes
 
@@ -31,7 +32,7 @@ async def _now(engine: Administration) -> pb.DescribeClusterResponse:
     return await engine.controllers.ask(lambda stub: stub.DescribeCluster, pb.DescribeClusterRequest())
 
 
-def _cluster(routes: APIRouter, engine: Administration) -> None:
+def _cluster(routes: APIRouter, engine: Administration, certificates: NodeCertificates) -> None:
     @routes.get("/cluster", operation_id="describe_cluster")
     async def describe_cluster() -> answer_types.Cluster:
         """The cluster at a glance: who is in it, who leads it, and whether partitions are without a leader."""
@@ -41,6 +42,14 @@ def _cluster(routes: APIRouter, engine: Administration) -> None:
     async def describe_features() -> answer_types.Features:
         """The cluster's feature level, what comes with each, what every node knows, and what the next waits for."""
         return answers.features(features_message(await engine.feature_levels()))
+
+    @routes.get("/cluster/certificates", operation_id="describe_certificates")
+    async def describe_certificates(
+        look: Annotated[bool, Query(description="Have nodes look at their files first.")] = False,
+    ) -> answer_types.Certificates:
+        """Which certificates each node shows until when, whom it trusts, and what it refused."""
+        request = admin_pb2.DescribeCertificatesRequest(look=look)
+        return answers.certificates(await certificates_out.described(certificates, request))
 
     @routes.get("/cluster/configs", operation_id="describe_cluster_configs")
     async def describe_cluster_configs() -> answer_types.ConfigEntries:

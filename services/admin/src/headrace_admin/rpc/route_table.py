@@ -52,6 +52,7 @@ ROUTES: Final[Mapping[str, As | Rule]] = {
     "GET /v1/session": ANYBODY,
     "GET /v1/cluster": As("DescribeCluster"),
     "GET /v1/cluster/status": As("DescribeStatus"),
+    "GET /v1/cluster/certificates": As("DescribeCertificates"),
     "GET /v1/cluster/features": As("DescribeFeatures"),
     "GET /v1/cluster/configs": As("DescribeConfigs"),
     "PATCH /v1/cluster/configs": As("IncrementalAlterConfigs"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from headrace_admin.rpc import access_out, observed_out, transactions_out
+from headrace_admin.rpc import access_out, certificates_out, observed_out, transactions_out
 from headrace_admin.rpc import groups_out as out
 from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.features_out import features_message
@@ -58,6 +58,7 @@ class AdminServicer(GeneratedServicer):
         self._open = engines.open_transactions
         self._accesses = engines.accesses
         self._observations = engines.observations
+        self._certificates = engines.certificates
         self._controllers = engines.administration.controllers
 
     CreateTopics = _forward(lambda stub: stub.CreateTopics)
@@ -115,6 +116,12 @@ class AdminServicer(GeneratedServicer):
         self, request: admin_pb2.DescribeStatusRequest, context: Context
     ) -> admin_pb2.DescribeStatusResponse:
         return status_message(await self._statuses.now())
+
+    @override
+    async def DescribeCertificates(
+        self, request: admin_pb2.DescribeCertificatesRequest, context: Context
+    ) -> admin_pb2.DescribeCertificatesResponse:
+        return await certificates_out.described(self._certificates, request)
 
     @override
     async def DescribeReassignments(

@@ -36,6 +36,7 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Auth/Authenticate": NOBODY,
         "Auth/DescribeSignOn": NOBODY,
         "Broker/WriteAudit": NODES,
+        "Certificates/DescribeServed": on_cluster(Operation.DESCRIBE),
         # what the answer tells is whether the caller, or the owner of a ticket, may; a ticket is for what it may
         "Tickets/CheckAccess": ANYBODY,
         "Tickets/IssueTicket": ENTRIES,

@@ -49,5 +49,6 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Controller/ChangePassword": ENTRIES,
         "Controller/DeleteUser": ENTRIES,  # ALTER PRINCIPAL of that user
         "Controller/Login": NODES,  # of admin, for who has no credential yet
+        "Certificates/DescribeServed": _DESCRIBE,
     }
 )

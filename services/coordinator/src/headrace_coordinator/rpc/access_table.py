@@ -72,6 +72,7 @@ _COORDINATOR: Final[Mapping[str, Rule]] = {
     "Coordinator/Mark": NODES,
     "Coordinator/IdentifyCoordinator": NODES,
     "Coordinator/Observed": on_cluster(Operation.DESCRIBE),
+    "Certificates/DescribeServed": on_cluster(Operation.DESCRIBE),
 }
 
 _TRANSACTIONS: Final[Mapping[str, Rule]] = {

@@ -35,6 +35,7 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Broker/Mark": NOTHING,
         "Broker/Observed": NOTHING,
         "Broker/WriteAudit": NOTHING,  # it is the audit
+        "Certificates/DescribeServed": NOTHING,
         "Tickets/CheckAccess": NOTHING,
         "Tickets/IssueTicket": NOTHING,
         "Controller/RegisterNode": Kind.NODE_REGISTERED,
@@ -111,6 +112,7 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Admin/DescribeFeatures": NOTHING,
         "Admin/AdoptTopic": NOTHING,
         "Admin/DescribeStatus": NOTHING,
+        "Admin/DescribeCertificates": NOTHING,
         "Admin/DescribeReassignments": NOTHING,
         "Admin/RebalanceCluster": NOTHING,
         "Admin/DecommissionBroker": NOTHING,
