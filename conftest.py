@@ -47,6 +47,8 @@ LONGEST: Final = (
     "tests/chaos/held/test_up_killed.py",
     "tests/chaos/held/test_mixed_storm.py",
     "tests/chaos/held/test_all_killed.py",
+    "tests/chaos/storage/test_storage_chaos.py",
+    "tests/chaos/connect/test_large_snapshot.py",
     "tests/integration/local/test_real_cluster.py",
     "tests/integration/docs/test_pages.py",
     "tests/integration/streams/test_change_and_reset.py",
@@ -111,8 +113,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse what a stage would not find; the longest first."""
     for item in items:
-        for mark in STAGES:
-            if item.get_closest_marker(mark) is not None and not _names(item.path, mark):
+        for mark in {mark.name for mark in item.iter_markers()}.intersection(STAGES):
+            if not _names(item.path, mark):
                 raise pytest.UsageError(f"{item.nodeid} has the mark {mark}, so its file must name mark.{mark}")
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))

@@ -63,7 +63,7 @@ def text(values: Mapping[str, Any] | None = None, *, release: str = "headrace", 
     return run("template", release, CHART, "--namespace", NAMESPACE, *files, values=values or {})
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)  # each combination is rendered once, whatever other files render between
 def _kept(values: str, release: str, dev: bool) -> str:
     return json.dumps(manifests.read_all(text(json.loads(values), release=release, dev=dev)))
 

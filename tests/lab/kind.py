@@ -11,6 +11,11 @@ Mutant = Callable[[], Sequence[Any]]
 """Makes ``unittest.mock`` patches that put a known bug into the product."""
 
 
+def seeds_for(mutant: str, found: Mapping[str, int], many: int) -> list[int]:
+    """The first ``many`` seeds, and before them one that found the mutant earlier, if one is known."""
+    return [*([found[mutant]] if mutant in found else []), *range(many)]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Of one seed."""

@@ -34,7 +34,7 @@ from tests.lab.compaction import mutants as of_compaction
 from tests.lab.compaction import world as compaction
 from tests.lab.groups import mutants as of_groups
 from tests.lab.groups import world as groups
-from tests.lab.kind import Kind, Outcome
+from tests.lab.kind import Kind, Outcome, seeds_for
 from tests.lab.replication import mutants as of_replication
 from tests.lab.replication import world as replication
 from tests.lab.streams import mutants as of_streams
@@ -203,7 +203,7 @@ def find_mutants(
         try:
             if starts:
                 return find_from(pool, kind, name, starts, seeds_max, ahead)
-            seeds = [*([known[name]] if name in known else []), *range(seeds_max)]
+            seeds = seeds_for(name, known, seeds_max)
             after = find(pool, kind, name, seeds, ahead)
             if after is not None and after[0] > SOON:
                 sys.stderr.write(

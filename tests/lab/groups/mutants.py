@@ -212,9 +212,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
 RARE: Final = frozenset({"unproved-reads"})
 """Found too late for every change; the long form looks for them."""
 FOUND: Final[dict[str, int]] = {
-    "late-commits": 10,
+    "any-epoch": 1,
+    "early-gift": 1,
+    "epochs-anew": 1,
+    "late-commits": 1,
     "no-append-order": 2,
     "old-reports": 21,
+    "unsticky": 1,
     "zombie-writes": 15,
 }
 """See ``Kind.found``; others are found by one of the first seeds."""

@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 from tests.lab.groups.faults import Faults
-from tests.lab.groups.mutants import MUTANTS, RARE
+from tests.lab.groups.mutants import FOUND, MUTANTS, RARE
 from tests.lab.groups.profile import FAULTS, PROTOCOLS, draw
+from tests.lab.kind import seeds_for
 from tests.lab.run import play
 
 SOON_FOUND = ("early-answers", "early-gift", "stranger-commits", "any-epoch")
@@ -31,7 +32,9 @@ def test_every_fault_and_every_protocol_is_drawn() -> None:
 
 @pytest.mark.parametrize("mutant", SOON_FOUND)
 def test_a_bug_is_found(mutant: str) -> None:
-    found = next((seed for seed in range(SEEDS_PER_MUTANT) if play("groups", mutant, seed).problems), None)
+    found = next(
+        (seed for seed in seeds_for(mutant, FOUND, SEEDS_PER_MUTANT) if play("groups", mutant, seed).problems), None
+    )
     assert found is not None, f"{SEEDS_PER_MUTANT} seeds do not find {mutant}"
 
 

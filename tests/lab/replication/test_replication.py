@@ -9,7 +9,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from tests.lab.kind import Outcome
+from tests.lab.kind import Outcome, seeds_for
+from tests.lab.replication.mutants import FOUND
 from tests.lab.replication.profile import FAULTS, Profile
 from tests.lab.replication.world import Kind, World, play_in
 from tests.lab.run import play
@@ -34,7 +35,7 @@ def test_seeds_of_sound_code_find_nothing(kind: str, first: int) -> None:
 
 @pytest.mark.parametrize("mutant", SOON_FOUND)
 def test_a_bug_is_found(mutant: str) -> None:
-    assert any(play("replication", mutant, seed).problems for seed in range(12))
+    assert any(play("replication", mutant, seed).problems for seed in seeds_for(mutant, FOUND, 12))
     assert play("replication", None, 0).problems == []  # it is gone after its run
 
 

@@ -7,10 +7,11 @@ from collections import Counter
 from random import Random
 
 import pytest
+from tests.lab.kind import seeds_for
 from tests.lab.run import play as play_kind
 from tests.lab.streams.disks import Disk
 from tests.lab.streams.faults import COMMIT_STEPS, FIRST_STEPS, Faults
-from tests.lab.streams.mutants import MUTANTS
+from tests.lab.streams.mutants import FOUND, MUTANTS
 from tests.lab.streams.profile import FAULTS, OF_COMERS, OF_SLEEPERS, Profile
 from tests.lab.streams.programs import BEGIN_MS, LATE, OUT, PROGRAMS, Copies, Moved, Windows, Words, compare
 from tests.lab.streams.steps import STEPS
@@ -32,7 +33,7 @@ def test_some_seeds_find_nothing(seed: int) -> None:
 @pytest.mark.parametrize("mutant", SOON_FOUND)
 def test_a_bug_is_found(mutant: str) -> None:
     """``make sim`` looks for all of them."""
-    outcomes = (play_kind("streams", mutant, seed) for seed in range(SEEDS_PER_MUTANT))
+    outcomes = (play_kind("streams", mutant, seed) for seed in seeds_for(mutant, FOUND, SEEDS_PER_MUTANT))
     found = next((outcome.problems[0] for outcome in outcomes if outcome.problems), None)
     assert found is not None, f"{SEEDS_PER_MUTANT} seeds do not find {mutant}"
     assert "TypeError" not in found, f"{mutant} does not fit the product any more: {found}"

@@ -6,8 +6,9 @@ import asyncio
 from random import Random
 
 import pytest
+from tests.lab.kind import seeds_for
 from tests.lab.run import play as play_kind
-from tests.lab.transactions.mutants import MUTANTS
+from tests.lab.transactions.mutants import FOUND, MUTANTS
 from tests.lab.transactions.profile import FAULTS, OF_EMPHASIS, Profile
 from tests.lab.transactions.truth import Shown, Truth, Txn
 from tests.lab.transactions.world import play
@@ -36,7 +37,7 @@ def test_some_seeds_find_nothing(seed: int) -> None:
 @pytest.mark.parametrize("mutant", SOON_FOUND)
 def test_a_bug_is_found(mutant: str) -> None:
     """``make sim`` looks for all of them."""
-    outcomes = (play_kind("transactions", mutant, seed) for seed in range(SEEDS_PER_MUTANT))
+    outcomes = (play_kind("transactions", mutant, seed) for seed in seeds_for(mutant, FOUND, SEEDS_PER_MUTANT))
     found = next((outcome.problems[0] for outcome in outcomes if outcome.problems), None)
     assert found is not None, f"{SEEDS_PER_MUTANT} seeds do not find {mutant}"
     assert "Error" not in found, f"{mutant} does not fit the product any more: {found}"
