@@ -18,6 +18,7 @@ from libs.common.tests.kit.clock import FakeClock
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.channels import GRACE_MS, Security, open_channel
 from headrace_common.rpc.credentials import Pem
+from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.certificates import Leaf, Pair
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.service import GrpcService, ServerConfig, Servicer
@@ -36,7 +37,10 @@ def shown(authority: Authority, pair: Pair | None = None) -> Pem:
 
 @dataclass
 class Secure:
-    """A server that says back what it is told, by ``/t.T/echo`` and a stream ``/t.T/echoes``. Made by ``open``."""
+    """
+    A server that says back what it is told, by ``/t.T/echo`` and a stream ``/t.T/echoes``, and where from, by
+    ``/t.T/peer``. Made by ``open``.
+    """
 
     authority: Authority
     files: TlsFiles
@@ -63,15 +67,17 @@ class Secure:
         listen: Endpoint = Endpoint("127.0.0.1", 0),  # noqa: B008 - never changes
         client_certificates: bool = False,
         grace_ms: float = GRACE_MS,
+        also_plain: bool = False,
+        connections_max: int | None = None,
     ) -> AsyncIterator[Secure]:
         """Serve until the block ends. Time stands still for what checks certificates, at ``authority.now``."""
         files = authority.files(directory / "server", leaf)
         clock = FakeClock(int(authority.now.timestamp() * 1_000))
         told: list[bytes] = []
-        config = ServerConfig(listen=listen, drain_ms_max=0)
+        config = ServerConfig(listen=listen, drain_ms_max=0, connections_max=connections_max)
         with open_metrics("t", 1, None) as metrics:
             live = LiveBundle("internal", files, Wanted(), clock, TlsMetrics(metrics.meter))
-        tls = ServerTls(live, client_certificates, grace_ms)
+        tls = ServerTls(live, client_certificates, grace_ms, also_plain)
         async with GrpcService.open(config, [_echoes(told)], tls=tls) as service:
             yield Secure(authority, files, live, service, told)
 
@@ -105,10 +111,10 @@ class Secure:
         """A connection of its own."""
         return open_channel(self.target, Security(pem=pem, **more), own_connection=True)
 
-    async def ask(self, pem: Pem | None, request: bytes = b"word", **more: Any) -> bytes:
+    async def ask(self, pem: Pem | None, request: bytes = b"word", what: str = "echo", **more: Any) -> bytes:
         """One call, on a connection of its own."""
         async with self.channel(pem, **more) as channel:
-            call: Any = channel.unary_unary("/t.T/echo")
+            call: Any = channel.unary_unary(f"/t.T/{what}")
             answer: bytes = await call(request, timeout=20)
             return answer
 
@@ -123,8 +129,13 @@ def _echoes(told: list[bytes]) -> Servicer:
         async for request in requests:
             yield request
 
+    async def peer(_: bytes, context: Any) -> bytes:
+        secure = b"ssl" in context.auth_context()["transport_security_type"]
+        return f"{peer_of(context)} {'TLS' if secure else 'plain'}".encode()
+
     def add(_: object, server: Any) -> None:
         handlers: dict[str, Any] = {
+            "peer": grpc.unary_unary_rpc_method_handler(peer),
             "echo": grpc.unary_unary_rpc_method_handler(echo),
             "echoes": grpc.stream_stream_rpc_method_handler(echoes),
         }

@@ -136,7 +136,7 @@ class ControllerConfig:
     @property
     def nodes_proven(self) -> bool:
         """Whether who is no node cannot pass for one."""
-        return self.server.tls.on or (self.server.node_token_file is not None and self.server.node_token_demanded)
+        return self.server.tls.only or (self.server.node_token_file is not None and self.server.node_token_demanded)
 
     @property
     def prefix(self) -> str:

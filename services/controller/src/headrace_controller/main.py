@@ -80,12 +80,17 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
         key = NodeKey(Role.CONTROLLER, NodeId(config.node_id))
         tls = await stack.enter_async_context(open_tls(config.server.tls, key, clock, metrics.meter, tasks))
         tokens = open_tokens(config.server, clock)
-        gate = NodeGate(tokens, lambda: engine.follower.mirror.image, tls and tls.trust_domain)
+        gate = NodeGate(
+            tokens,
+            lambda: engine.follower.mirror.image,
+            tls and tls.trust_domain,
+            also_plain=bool(tls and tls.also_plain),
+        )
         security = node_security(
             key,
             tokens,
             KnownNodes(lambda: engine.follower.mirror.image, lambda: _active(engine.follower.mirror.image)),
-            tls and tls.certificates,
+            tls and tls.dialing,
         )
         peer = await stack.enter_async_context(GrpcPeer.open(security))
         serving: list[Endpoint] = []  # known once the server is bound, which needs the engine

@@ -17,6 +17,7 @@ from headrace_common.core.access.slowing import FailedLogins
 from headrace_common.core.access.users import SALTING_BYTES
 from headrace_common.core.errors import MetadataUnavailable, NotFound, Unauthenticated
 from headrace_common.core.image import EMPTY_IMAGE
+from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.admission import address_of, host_of_peer
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.entropy import new_nonce, new_secret
@@ -45,11 +46,11 @@ class AuthServicer(GeneratedServicer):
         self, requests: AsyncIterator[pb.AuthenticateRequest], context: Any
     ) -> AsyncIterator[pb.AuthenticateResponse]:
         """Two rounds, then a session."""
-        auditing, host = self._client.access.auditing, host_of_peer(context.peer())
+        auditing, host = self._client.access.auditing, host_of_peer(peer_of(context))
         try:
             async with limit_ms(EXCHANGE_MS_MAX):
                 first = await _next(requests)
-                address = address_of(context.peer())
+                address = address_of(peer_of(context))
                 login = Login(first.mechanism, address, self._failures, new_nonce(), self._unknown)
                 if self._client.image.revision == EMPTY_IMAGE.revision:
                     raise MetadataUnavailable("this node has no metadata yet, so it knows no users; try again soon")

@@ -144,7 +144,7 @@ class ControllerClient:
             key,
             tokens,
             known,
-            tls and tls.certificates,
+            tls and tls.dialing,
             OnBehalf(
                 current_bearer,
                 current_certificate,
@@ -155,7 +155,9 @@ class ControllerClient:
         )
         calls = ControllerCalls(route, clock, security)
         client = ControllerClient(calls, key, clock, tasks, security, beats)
-        client.gate = NodeGate(tokens, lambda: client.image, tls and tls.trust_domain)
+        client.gate = NodeGate(
+            tokens, lambda: client.image, tls and tls.trust_domain, also_plain=bool(tls and tls.also_plain)
+        )
         client.access = Access(lambda: client.image, client.gate, clock)
         client.access.tokens.on_unknown_key = client.want_keys
         follower = tasks.start(client._stream.follow(), name="follow-metadata")

@@ -59,6 +59,7 @@ class HttpServer:
         self.endpoint = endpoint
         """Where it listens, with the real port."""
         self.scheme = "https" if secure else "http"
+        """By which others are to ask it."""
 
     @staticmethod
     @asynccontextmanager
@@ -103,7 +104,7 @@ class HttpServer:
             serving = tasks.start(server.serve(sockets=[bound]), name="http")
             try:
                 await first_of(server.serves.wait(), asyncio.wait([serving]))
-                yield HttpServer(endpoint, secure=tls is not None)
+                yield HttpServer(endpoint, secure=tls is not None and tls.dials)
             finally:
                 server.should_exit = True
                 await asyncio.wait([serving])
@@ -122,11 +123,13 @@ def _speaking(config: uvicorn.Config, endpoint: Endpoint, tls: ServiceTls | None
 
     context = make_server_context(tls.live.bundle)
     protocol: Any = config.http
-    config.http = secured(protocol, context, tasks)  # type: ignore[assignment]  # uvicorn only calls it
+    config.http = secured(protocol, context, tasks, also_plain=tls.also_plain)  # type: ignore[assignment]  # uvicorn only calls it
 
     async def take(bundle: Bundle) -> None:
         renew_context(context, bundle)
 
+    if tls.also_plain:
+        warn_unless_loopback("HTTP, which answers TLS and plain text,", endpoint)
     _log.info("HTTP listens with TLS", extra={"listen": str(endpoint)})
     with tls.live.takes(take, tls.live.bundle):
         yield

@@ -32,6 +32,7 @@ from headrace_common.core.node_rules import (
 )
 from headrace_common.rpc.channels import PLAIN, Certificates, Metadata, Security
 from headrace_common.rpc.interceptor import Continuation, Handler, refusing, with_behavior
+from headrace_common.rpc.peers import peer_of
 
 NODE_KEY: Final = "headrace-node"
 TOKEN_KEY: Final = "headrace-node-token"
@@ -176,7 +177,8 @@ class NodeGate(grpc.aio.ServerInterceptor):
 
     Where the process has certificates, of ``trust_domain``, callers are the nodes that theirs name. Else tokens decide:
     it refuses nothing without ``tokens``, nor where the cluster, by its ``image``, is below the level of node tokens.
-    Who shows no token has to wait until there is an image.
+    Who shows no token has to wait until there is an image. Where the process answers both (``also_plain``), a call is
+    decided by what its connection is.
     """
 
     def __init__(
@@ -184,10 +186,13 @@ class NodeGate(grpc.aio.ServerInterceptor):
         tokens: Tokens | None = None,
         image: Callable[[], ClusterImage] = lambda: EMPTY_IMAGE,
         trust_domain: str | None = None,
+        *,
+        also_plain: bool = False,
     ) -> None:
         self._tokens = tokens
         self._image = image
         self._trust_domain = trust_domain
+        self._also_plain = also_plain
         self.on_refused: Callable[[HeadraceError, NodeKey | None, str, str], None] = lambda *_: None
         """Called with each refusal, the node that the call has shown to come from, gRPC's text for where it comes
         from, and the operation; both empty where they are not known."""
@@ -199,7 +204,9 @@ class NodeGate(grpc.aio.ServerInterceptor):
     @property
     def closed(self) -> bool:
         """Whether who shows no token, or no certificate, is no node."""
-        return self._trust_domain is not None or (self._demanded and self._image().feature_level >= NODE_TOKEN.level)
+        if self._trust_domain is not None and not self._also_plain:
+            return True
+        return self._demanded and self._image().feature_level >= NODE_TOKEN.level
 
     @property
     def _demanded(self) -> bool:
@@ -227,7 +234,12 @@ class NodeGate(grpc.aio.ServerInterceptor):
         """A certificate is the connection's, of which an interceptor is told nothing; the handler is."""
 
         def held(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            error = refusal(operation, allowed, self.caller(context), NO_CERTIFICATE)
+            if not self._by_tokens(context):
+                error: HeadraceError | None = refusal(operation, allowed, self.caller(context), NO_CERTIFICATE)
+            elif self._demanded:
+                error = self._refusal(operation, allowed, context.invocation_metadata())
+            else:
+                error = None
             if error is not None:
                 self._tell(error, self.caller(context), context, operation)
                 raise error
@@ -246,9 +258,13 @@ class NodeGate(grpc.aio.ServerInterceptor):
 
     def caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> NodeKey | None:
         """The node that a call has shown to come from; None: it shows no valid token, or no certificate of a node."""
-        if self._trust_domain is not None:
+        if self._trust_domain is not None and not self._by_tokens(context):
             return _named(context, self._trust_domain)
         return self.by_metadata(context.invocation_metadata())
+
+    def _by_tokens(self, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
+        """Whether a token proves who calls, and no certificate."""
+        return self._trust_domain is None or (self._also_plain and not _is_secure(context))
 
     def unproven(self, operation: str, metadata: Any) -> HeadraceError | None:
         """What is said to a call that says which node it is, and shows no proof; None: it says no such thing."""
@@ -283,7 +299,7 @@ class NodeGate(grpc.aio.ServerInterceptor):
         self, error: HeadraceError, caller: NodeKey | None, context: grpc.aio.ServicerContext[Any, Any], rpc: str
     ) -> None:
         if isinstance(error, ClusterAuthorizationFailed):
-            self.on_refused(error, caller, context.peer(), rpc)
+            self.on_refused(error, caller, peer_of(context), rpc)
 
     def holding(self, operation: str, context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[], None]:
         """
@@ -292,7 +308,7 @@ class NodeGate(grpc.aio.ServerInterceptor):
         """
         caller, allowed = self.caller(context), WHO_MAY_CALL[operation]
         assert allowed is not None, f"{operation} is for nodes"
-        shown = NO_TOKEN if self._trust_domain is None else NO_CERTIFICATE
+        shown = NO_TOKEN if self._by_tokens(context) else NO_CERTIFICATE
         error = refusal(operation, allowed, caller, shown)
 
         def hold() -> None:
@@ -327,6 +343,11 @@ class _NoNodes(grpc.aio.ServerInterceptor):
         if error is None:
             return await continuation(handler_call_details)
         return refusing(error, lambda context: self._gate._tell(error, None, context, operation))
+
+
+def _is_secure(context: grpc.aio.ServicerContext[Any, Any]) -> bool:
+    """Whether the call's connection speaks TLS."""
+    return b"ssl" in context.auth_context().get("transport_security_type", ())
 
 
 def _named(context: grpc.aio.ServicerContext[Any, Any], trust_domain: str) -> NodeKey | None:

@@ -46,6 +46,7 @@ from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
 from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, AsksAny, AsksAnywhere, Rule
 from headrace_common.rpc.interceptor import Continuation, Handler, refuses, refusing, send_all, with_behavior
 from headrace_common.rpc.node_gate import FORWARDED_CERTIFICATE_KEY, FORWARDED_HOST_KEY, FORWARDED_KEY, NodeGate
+from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.admission import host_of_peer
 from headrace_common.runtime.auditing import CHANGES, WRITTEN_BY_ENGINES, Auditing, RecordTeller
 from headrace_common.runtime.clock import Clock, Deadline
@@ -439,7 +440,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
 
     def _tell_failed(self, error: HeadraceError, metadata: dict[str, Any], context: Context, operation: str) -> None:
         if isinstance(error, Unauthenticated):
-            host, certificate = host_of_peer(context.peer()), self._certificate(context)
+            host, certificate = host_of_peer(peer_of(context)), self._certificate(context)
             self._access.auditing.failed(error, _bearer(metadata), host, operation, certificate)
 
     def _let_in(self, inner: Handler, streams: bool, operation: str, rule: Rule) -> Handler:
@@ -448,7 +449,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
 
         async def let_in(request: Any, context: Context) -> Any:
             try:
-                shown, host = self._shown(context), host_of_peer(context.peer())
+                shown, host = self._shown(context), host_of_peer(peer_of(context))
             except Unauthenticated as error:
                 metadata = dict(context.invocation_metadata() or ())
                 self._tell_failed(error, metadata, context, operation)
@@ -472,7 +473,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
             """Who is none is refused by the gate for nodes, but in a cluster that has no way to tell."""
             if access.view.mode is Mode.CLOSED and self._node(context) is None:
                 error = ClusterAuthorizationFailed(f"{operation} is for nodes of the cluster, and this call shows none")
-                access.auditing.claim_refused(error, None, context.peer(), operation)
+                access.auditing.claim_refused(error, None, peer_of(context), operation)
                 raise error
             return inner(request, context)
 
@@ -488,7 +489,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
         access, metadata = self._access, dict(context.invocation_metadata() or ())
         node = self._node(context)
         if node is None:
-            return access.authenticate(_bearer(metadata), host_of_peer(context.peer()), self._certificate(context))
+            return access.authenticate(_bearer(metadata), host_of_peer(peer_of(context)), self._certificate(context))
         forwarded: Any = metadata.get(FORWARDED_KEY) if node.role is Role.ADMIN else None
         if forwarded is None:
             return node_shown(node)

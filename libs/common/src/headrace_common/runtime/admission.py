@@ -22,6 +22,7 @@ import grpc.aio
 
 from headrace_common.core.errors import HeadraceError, Overloaded, Rejected, RequestTimedOut
 from headrace_common.rpc.interceptor import Continuation, Handler
+from headrace_common.rpc.peers import peer_of
 from headrace_common.rpc.status import abort_with
 from headrace_common.runtime.clock import limit_s
 
@@ -171,7 +172,7 @@ class Admission(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def _count_call(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[str]:
         """The call counts among those of its address until the block ends; one too many is refused."""
-        address = address_of(context.peer()) if self._calls_max else ""
+        address = address_of(peer_of(context)) if self._calls_max else ""
         if self._calls_max and self._calls[address] >= self._calls_max:
             await abort_with(context, _too_many(self._calls_max))
         self._calls[address] += 1

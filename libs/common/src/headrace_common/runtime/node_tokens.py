@@ -74,12 +74,13 @@ class NodeTokens:
 
 def open_tokens(config: ServerConfig, clock: Clock) -> NodeTokens | None:
     """
-    The tokens of the process's settings; None where it has certificates, and, with a warning, where no file is named.
+    The tokens of the process's settings; None where nothing is done in plain text, and, with a warning, where no file
+    is named.
 
     Raises:
         InvalidConfig: the file cannot be read, or holds something else.
     """
-    if config.tls.on:
+    if config.tls.only:
         return None
     if config.node_token_file is not None:
         return NodeTokens(

@@ -50,17 +50,45 @@ def prove_port(listen: Endpoint, wildcards: frozenset[str]) -> Iterator[int]:
             yield port
             return
         for family, address in _addresses(listen.host, wildcards):
-            listening = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            listening.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # or connections of before would be in the way
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != "::"))
-            listening.bind((address, port))
+            listening = held.enter_context(_bound(family, address, port))
             listening.listen(0)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             port = listening.getsockname()[1]
         yield port
+
+
+def listen_alone(listen: Endpoint, wildcards: frozenset[str]) -> list[socket.socket]:
+    """
+    Sockets that listen there, for a server that accepts by itself, on one port, a free one for 0. A port that is held
+    for this process stays held.
+
+    Raises:
+        OSError: the address is taken, or not of this machine.
+    """
+    with ExitStack() as opened, shared(listen) as is_shared:
+        port, sockets = listen.port, []
+        for family, address in _addresses(listen.host, wildcards):
+            bound = opened.enter_context(_bound(family, address, port, share=is_shared))
+            bound.listen()
+            port = bound.getsockname()[1]
+            sockets.append(bound)
+        opened.pop_all()
+    return sockets
+
+
+def _bound(family: int, address: str, port: int, *, share: bool = False) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or connections of before would be in the way
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != "::"))
+        if share:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((address, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def _addresses(host: str, wildcards: frozenset[str]) -> list[tuple[Any, str]]:

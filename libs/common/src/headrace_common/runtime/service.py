@@ -36,18 +36,22 @@ from headrace_common.runtime.admission import Admission
 from headrace_common.runtime.audit_settings import AuditConfig
 from headrace_common.runtime.descriptors import connections_max, raise_descriptor_limit
 from headrace_common.runtime.held_ports import shared
-from headrace_common.runtime.port_claims import prove_port
+from headrace_common.runtime.port_claims import listen_alone, prove_port
 from headrace_common.runtime.running_server import RunningServer
 from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_common.runtime.tls_config import TlsConfig
 
 if TYPE_CHECKING:  # only who has certificates has what reads them
-    from headrace_common.runtime.tls_server import ServerTls, TlsServer
+    from headrace_common.runtime.plain_or_tls import Stoppable
+    from headrace_common.runtime.tls_server import ServerTls
 
 Servicer = tuple[Callable[[Any, grpc.aio.Server], None], Any]
 
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})  # compared with, never bound to
 _FORCED_EXIT: Final = 130
+_LOOPBACK: Final = "127.0.0.1"
+_DESCRIPTORS_OF_ONE: Final = 3
+"""Of a connection that is passed on within the process: the caller's, and both ends of the inner one."""
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 """Of a unix socket, on Linux."""
@@ -134,7 +138,7 @@ class GrpcService:
 
     def __init__(
         self,
-        server: RunningServer | TlsServer,
+        server: Stoppable,
         health_service: health.aio.HealthServicer,
         config: ServerConfig,
         port: int,
@@ -190,7 +194,7 @@ class GrpcService:
         for name in health_names:
             await reporter.set(name, status_of(serving))
         await reporter.set("", status_of(serving))
-        async with listening(make, config.listen, tls) as (server, port):
+        async with listening(make, config.listen, tls, config.connections_max) as (server, port):
             service = GrpcService(server, reporter, config, port)
             try:
                 yield service
@@ -225,13 +229,14 @@ class CannotListen(OSError):
 
 @asynccontextmanager
 async def listening(
-    make: Callable[[bool], grpc.aio.Server], listen: Endpoint, tls: ServerTls | None
-) -> AsyncIterator[tuple[RunningServer | TlsServer, int]]:
+    make: Callable[[bool], grpc.aio.Server], listen: Endpoint, tls: ServerTls | None, connections: int | None = None
+) -> AsyncIterator[tuple[Stoppable, int]]:
     """
-    A server listens there, in plain text or by TLS; the server and the real port.
+    A server listens there, in plain text, by TLS, or both; the server and the real port.
 
     Args:
         make: makes one; whether it shares the port.
+        connections: as ``connections_max``, of a port that answers both; servers have their own bound.
     """
     if tls is None:
         with _sharing(listen) as is_shared:
@@ -243,21 +248,48 @@ async def listening(
         return
     from headrace_common.runtime.tls_server import TlsServer
 
-    async with TaskRunner() as tasks:
-        with _prove(listen) as port:
-            at = Endpoint(listen.host, port)
+    async with TaskRunner() as tasks, contextlib.AsyncExitStack() as stack:
+        with contextlib.ExitStack() as proven:
+            inside = _inside(proven) if tls.also_plain else None
+            at = Endpoint(listen.host, proven.enter_context(_prove(listen))) if inside is None else _inside(proven)
 
             async def begin(credentials: grpc.ServerCredentials) -> RunningServer:
                 with _sharing(at, first=False):
                     server = make(True)
                     bind(server, at, credentials)
+                    if inside is not None:
+                        bind(server, inside)
                     await server.start()
                 return RunningServer(server)
 
             secure = await TlsServer.open(tls, begin, tasks)
-        _log.info("gRPC listens with TLS", extra={"listen": str(at), "client_certificates": tls.client_certificates})
         with tls.live.takes(secure.renew, secure.bundle):
-            yield secure, port
+            if inside is None:
+                shown = {"listen": str(at), "client_certificates": tls.client_certificates}
+                _log.info("gRPC listens with TLS", extra=shown)
+                yield secure, at.port
+                return
+            from headrace_common.runtime.plain_or_tls import PlainOrTls
+
+            most = (connections or connections_max()) // _DESCRIPTORS_OF_ONE
+            front = await stack.enter_async_context(
+                PlainOrTls.open(_listen(listen), inside, at, secure, connections_max=most, tasks=tasks)
+            )
+            warn_unless_loopback("gRPC, which answers TLS and plain text,", Endpoint(listen.host, front.port))
+            yield front, front.port
+
+
+def _listen(listen: Endpoint) -> list[socket.socket]:
+    """See ``listen_alone``. Raises: CannotListen: it is not to be had."""
+    try:
+        return listen_alone(listen, _WILDCARDS)
+    except OSError as error:
+        raise CannotListen.at(listen) from error
+
+
+def _inside(proven: contextlib.ExitStack) -> Endpoint:
+    """A free port of this machine alone, in ``proven``."""
+    return Endpoint(_LOOPBACK, proven.enter_context(_prove(Endpoint(_LOOPBACK, 0))))
 
 
 @contextlib.contextmanager

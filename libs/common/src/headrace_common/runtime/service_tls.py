@@ -45,6 +45,15 @@ class ServiceTls:
     """The file of the CAs, for clients that read it themselves."""
     of_clients: LiveBundle | None = None
     """For the server of clients with certificates of their own, which trusts their CA and no other."""
+    also_plain: bool = False
+    """Its listeners answer plain text too, while the cluster is moved to TLS."""
+    dials: bool = True
+    """Others are called by it."""
+
+    @property
+    def dialing(self) -> Certificates | None:
+        """With what other nodes are called; None: in plain text, for some of them may have no TLS yet."""
+        return self.certificates if self.dials else None
 
     def serving(self, listener: Listener) -> ServerTls:
         """For a gRPC listener: nodes show certificates, and who comes by mtls; others are asked for none."""
@@ -53,7 +62,7 @@ class ServiceTls:
         if listener is Listener.MTLS:
             assert self.of_clients is not None, "checked with the settings"
             return ServerTls(self.of_clients, client_certificates=True)
-        return ServerTls(self.live, client_certificates=listener is Listener.INTERNAL)
+        return ServerTls(self.live, client_certificates=listener is Listener.INTERNAL, also_plain=self.also_plain)
 
     async def served(self, *, look: bool) -> list[Served]:
         """What is in use; ``look``: the files are looked at first."""
@@ -100,7 +109,17 @@ async def open_tls(
         of_clients = LiveBundle("mtls", replace(files, client_ca=client_ca), wanted, clock, metrics)
         tasks.start(of_clients.run(), name="watch certificates of clients' CAs")
     host = "" if node is None else host_of(node.role.value)
-    tls = ServiceTls(live, Certificates(live.bundle.pem), config.trust_domain, host, config.ca, of_clients)
+    certificates = Certificates(live.bundle.pem)
+    tls = ServiceTls(
+        live,
+        certificates,
+        config.trust_domain,
+        host,
+        config.ca,
+        of_clients,
+        also_plain=not config.only,
+        dials=config.dials,
+    )
     used = live.bundle
 
     async def take(bundle: Bundle) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-from headrace_common.core.bounds import check
+from headrace_common.core.bounds import check, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,17 @@ class TlsFiles:
     """Of a listener whose clients show certificates of another CA: those that it trusts, instead."""
 
 
+class TlsMode(Enum):
+    """What a process that has certificates does with plain text, while its cluster is moved to TLS without a stop."""
+
+    ALLOW = "allow"
+    """Its listeners answer plain text and TLS; it calls other nodes in plain text, for some may have no TLS yet."""
+    PREFER = "prefer"
+    """Its listeners answer both; it calls other nodes by TLS."""
+    REQUIRE = "require"
+    """Nothing in plain text."""
+
+
 @dataclass(frozen=True)
 class TlsConfig:
     """Where a process has its certificates; it looks at them every 10 s, and takes new ones without a restart."""
@@ -34,6 +46,10 @@ class TlsConfig:
     """File with the CAs of the nodes' certificates, two while a CA is changed (PEM)."""
     trust_domain: str = "headrace"
     """Of the cluster's nodes, whose certificates name them as spiffe://TRUST_DOMAIN/ROLE."""
+    mode: str = setting("require", choices=tuple(mode.value for mode in TlsMode))
+    """What listeners do with plain text, and how other nodes are called. A cluster without TLS gets it without a stop
+    by allow on all nodes (they answer both), then prefer on all (they call by TLS), then, when no client comes in plain
+    text any more, require."""
 
     def __post_init__(self) -> None:
         given = {self.cert is None, self.key is None, self.ca is None}
@@ -50,3 +66,13 @@ class TlsConfig:
     def on(self) -> bool:
         """Whether the process speaks TLS."""
         return self.cert is not None
+
+    @property
+    def only(self) -> bool:
+        """Whether nobody is answered in plain text."""
+        return self.on and self.mode == TlsMode.REQUIRE.value
+
+    @property
+    def dials(self) -> bool:
+        """Whether other nodes are called by TLS."""
+        return self.on and self.mode != TlsMode.ALLOW.value

@@ -42,6 +42,8 @@ class ServerTls:
     """Who has none of a CA that it trusts is cut off."""
     grace_ms: float = GRACE_MS
     """How long calls may take at a server with old certificates."""
+    also_plain: bool = False
+    """The port answers plain text too."""
 
 
 class TlsServer:

@@ -21,6 +21,7 @@ from headrace_admin.rpc.messages_out import (
 from headrace_common.core.ids import TopicPartition
 from headrace_common.core.image import Listener
 from headrace_common.rpc.convert import partition_id_from_proto
+from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.access_gate import current_rights, current_shown
 from headrace_common.runtime.admission import address_of
 from headrace_proto.v1 import access_pb2, admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
@@ -303,7 +304,7 @@ class AdminServicer(GeneratedServicer):
 
     @override
     async def Login(self, request: access_pb2.LoginRequest, context: Context) -> access_pb2.LoginResponse:
-        request.host = address_of(context.peer())
+        request.host = address_of(peer_of(context))
         return await self._controllers.ask(lambda stub: stub.Login, request)
 
     @override

@@ -31,6 +31,7 @@ from headrace_common.rpc.convert import role_from_proto
 from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import CLIENT_ID_KEY, MESSAGE_BYTES_MAX
+from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.access_gate import current_record_teller, current_rights
 from headrace_common.runtime.admission import address_of
 from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
@@ -83,7 +84,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         """Read in one task, answer in this one."""
         caller = self._gate.caller(context)
         trusted = caller is not None and caller.role is Role.COORDINATOR
-        address = address_of(context.peer()) if self._apart and caller is None else None
+        address = address_of(peer_of(context)) if self._apart and caller is None else None
         session = self._broker.produce_session(
             lambda: trusted or not self._gate.closed,
             address,

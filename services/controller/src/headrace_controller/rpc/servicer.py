@@ -40,6 +40,7 @@ from headrace_common.rpc.convert_delta import delta_to_proto
 from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.convert_quotas import quota_change_from_proto
 from headrace_common.rpc.node_gate import NodeGate
+from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.access_gate import current_rights, current_shown
 from headrace_common.runtime.admission import host_of_peer
 from headrace_common.runtime.auditing import Auditing
@@ -93,7 +94,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         )
         joined = await self._engine.register(joining)
         if self._auditing is not None:
-            host = host_of_peer(context.peer())
+            host = host_of_peer(peer_of(context))
             self._auditing.registered(node.key, request.audit_start, request.audit_key, host)
         return pb.RegisterNodeResponse(
             cluster_id=joined.cluster_id,

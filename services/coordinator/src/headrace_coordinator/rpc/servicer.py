@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
 from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.node_gate import NodeGate
+from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.access_gate import current_rights
 from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
 from headrace_common.runtime.clock import pause_ms
@@ -65,7 +66,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
             return
         if self._draining.is_set():
             raise NotCoordinator(LEAVING)
-        stream = self._asked.open_stream(decode.group_id(first.group_id), _address(context.peer()))
+        stream = self._asked.open_stream(decode.group_id(first.group_id), _address(peer_of(context)))
         try:
             async with TaskRunner() as own:
                 reader = own.start(self._read(first, stream, context), name="membership-read")
