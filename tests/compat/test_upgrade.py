@@ -48,8 +48,8 @@ TOKEN: Final = "node-token"
 class Load:
     """One producer and one member of a group, each in a thread, from ``start`` to ``stop``."""
 
-    def __init__(self, at: str) -> None:
-        self._at = at
+    def __init__(self, at: str, group: str = "through-it-all", **settings: Any) -> None:
+        self._at, self._group, self._settings = at, group, settings
         self._stopping, self._written = threading.Event(), threading.Event()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
         self.sent: list[tuple[str, Delivery]] = []
@@ -81,7 +81,7 @@ class Load:
 
     def _write(self) -> None:
         try:
-            with Producer(self._at, acks="all") as producer:
+            with Producer(self._at, acks="all", **self._settings) as producer:
                 while not self._stopping.is_set():
                     first = len(self.sent)
                     batch = [
@@ -100,7 +100,11 @@ class Load:
     def _read(self) -> None:
         try:
             with Consumer(
-                TOPIC, bootstrap_servers=self._at, group_id="through-it-all", auto_offset_reset="earliest"
+                TOPIC,
+                bootstrap_servers=self._at,
+                group_id=self._group,
+                auto_offset_reset="earliest",
+                **self._settings,
             ) as consumer:
                 while not self._written.is_set() or len(self.read) < len(self.sent):
                     self.read.update(r.value.decode() for r in consumer.poll(timeout_ms=500))

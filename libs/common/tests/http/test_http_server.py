@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,12 @@ class App:
     gone: int = 0
     answer: bytes = b""
     clients: list[str] = field(default_factory=list)
+    schemes: list[str] = field(default_factory=list)
     came: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.clients.append(scope["client"][0])
+        self.schemes.append(scope["scheme"])
         size, more = 0, True
         while more:
             message = await receive()
@@ -381,3 +383,50 @@ async def test_a_handshake_has_an_end(tls: ServiceTls) -> None:
         half, _ = await served.connect(b"\x16\x03\x01")
         async with asyncio.timeout(20):
             assert await silent.read() == await half.read() == b""
+
+
+# --- while a cluster is moved to TLS -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def both(tls: ServiceTls) -> ServiceTls:
+    return replace(tls, also_plain=True, dials=False)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_one_port_answers_both_and_tells_them_apart(
+    both: ServiceTls, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def ask() -> None:
+        async with serving(tls=both) as served:
+            assert served.server.scheme == "http", "by which others are to ask while some have no TLS"
+            for context, scheme in ((None, "http"), (make_client_context(both.ca), "https"), (None, "http")):
+                reader, writer = await served.connect(WHOLE, context=context)
+                assert await status(reader) == 200
+                writer.write(WHOLE)
+                assert await status(reader) == 200
+                assert served.app.schemes[-2:] == [scheme] * 2
+            split, writer = await served.connect(WHOLE[:1])
+            writer.write(WHOLE[1:])
+            assert await status(split) == 200
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(ask())
+
+
+async def test_who_does_not_say_which_of_both_is_sent_away(both: ServiceTls) -> None:
+    async with serving(tls=both, head_ms_max=200) as served:
+        silent, _ = await served.connect()
+        half, _ = await served.connect(b"\x16\x03\x01")
+        async with asyncio.timeout(20):
+            assert await silent.read() == await half.read() == b""
+
+
+async def test_connections_of_both_count(both: ServiceTls) -> None:
+    async with serving(tls=both, connections_per_address_max=2, connections_max=20) as served:
+        kept = [await served.connect(WHOLE) for _ in range(2)]
+        for reader, _ in kept:
+            assert await status(reader) == 200
+        await served.connect()
+        async with asyncio.timeout(20):
+            assert await kept[0][0].read() == b"", "the oldest gave way"

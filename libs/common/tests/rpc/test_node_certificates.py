@@ -12,15 +12,17 @@ import grpc.aio
 import pytest
 from libs.common.tests.kit.authority import BROKER, Authority
 from libs.common.tests.kit.clock import FakeClock
+from libs.common.tests.kit.fixed_tokens import Fixed
 from libs.common.tests.kit.secure import shown
 from libs.common.tests.rpc.test_node_gate import Seeing, Server
 
 from headrace_common.core.errors import ClusterAuthorizationFailed
+from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import EMPTY_IMAGE, NodeKey, Role
-from headrace_common.core.node_rules import NO_CERTIFICATE, node_named
+from headrace_common.core.node_rules import NO_CERTIFICATE, NO_TOKEN, node_named
 from headrace_common.rpc.channels import Certificates, Security
-from headrace_common.rpc.node_gate import NODE_KEY, KnownNodes, NodeGate, node_security
+from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY, KnownNodes, NodeGate, Tokens, node_security
 from headrace_common.runtime.listeners import Guard, InternalListener, Listeners
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.service import ServerConfig
@@ -57,13 +59,16 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def listening(authority: Authority, directory: Path) -> AsyncIterator[Cluster]:
+async def listening(
+    authority: Authority, directory: Path, tokens: Tokens | None = None, *, also_plain: bool = False
+) -> AsyncIterator[Cluster]:
     files, servicer = authority.files(directory / "tls"), Seeing()
     clock = FakeClock(int(authority.now.timestamp() * 1_000))
     with open_metrics("t", 1, None) as metrics:
         live = LiveBundle("service", files, Wanted(), clock, TlsMetrics(metrics.meter))
-    tls = ServiceTls(live, Certificates(live.bundle.pem), "headrace", "", files.ca)
-    gate = NodeGate(trust_domain="headrace")
+    tls = ServiceTls(live, Certificates(live.bundle.pem), "headrace", "", files.ca, also_plain=also_plain)
+    image = replace(EMPTY_IMAGE, revision=1, feature_level=HIGHEST)
+    gate = NodeGate(tokens, lambda: image, "headrace", also_plain=also_plain)
     servicers = [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]
     async with Listeners.open(
         ServerConfig(drain_ms_max=0),
@@ -147,3 +152,59 @@ def test_with_certificates_the_gate_is_closed_from_the_first() -> None:
     plain = NodeGate()
     assert plain.of_clients() is plain
     assert isinstance(gate, grpc.aio.ServerInterceptor)
+
+
+# --- while a cluster is moved to TLS -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def moving(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with listening(Authority(), tmp_path, Fixed(), also_plain=True) as opened:
+        yield opened
+
+
+def plain(*shown: tuple[str, str]) -> Security:
+    return Security(lambda _: shown)
+
+
+async def test_a_node_is_who_its_certificate_or_its_token_proves(moving: Cluster) -> None:
+    token = plain((NODE_KEY, "broker-0"), (TOKEN_KEY, "secret"))
+    assert await moving.nodes.call("Replicate", token) is None
+    assert await moving.nodes.call("Replicate", moving.as_node(ONE, "spiffe://headrace/broker/0")) is None
+    assert len(moving.nodes.servicer.seen) == 2
+
+
+async def test_what_proves_nothing_is_refused_on_both(moving: Cluster) -> None:
+    for caller, said in (
+        (plain((NODE_KEY, "broker-0")), NO_TOKEN),
+        (plain((NODE_KEY, "broker-0"), (TOKEN_KEY, "wrong")), NO_TOKEN),
+        (plain((NODE_KEY, "admin-1"), (TOKEN_KEY, "secret")), "is for broker nodes"),
+        (moving.as_node(ONE, "spiffe://headrace/admin"), "no certificate of a node"),
+    ):
+        error = await moving.nodes.call("Replicate", caller)
+        assert isinstance(error, ClusterAuthorizationFailed), error
+        assert said in str(error)
+    assert moving.nodes.servicer.seen == []
+
+
+async def test_a_token_by_tls_is_no_proof(moving: Cluster) -> None:
+    """There a certificate says who calls, and it is of another node."""
+    shown_too = replace(
+        moving.as_node(ONE, "spiffe://headrace/broker/1"),
+        metadata=lambda _: ((NODE_KEY, "broker-0"), (TOKEN_KEY, "secret")),
+    )
+    error = await moving.nodes.call("Replicate", shown_too)
+    assert isinstance(error, ClusterAuthorizationFailed)
+    assert moving.nodes.servicer.seen == []
+
+
+async def test_where_clients_come_nobody_is_a_node_in_plain_text_either(moving: Cluster) -> None:
+    token = plain((NODE_KEY, "broker-0"), (TOKEN_KEY, "secret"))
+    error = await moving.clients.call("Replicate", token)
+    assert isinstance(error, ClusterAuthorizationFailed)
+    assert await moving.clients.call("ListOffsets", token) is None
+
+
+async def test_claims_are_held_to_who_calls_on_both(moving: Cluster) -> None:
+    assert moving.gate.closed
+    assert not NodeGate(Fixed(demanded=False), trust_domain="headrace", also_plain=True).closed

@@ -211,12 +211,14 @@ class SeenTimes(Made["pb.SeenTimes"]):
 
 @dataclass(frozen=True, slots=True)
 class SeenStranger(Made["pb.SeenStranger"], host=lambda one: one.host or None):
-    """Somebody who came without a credential that is taken, and was let in."""
+    """Somebody who came without a credential that is taken, or in plain text, and was let in."""
 
     host: str | None
     """None: not known."""
     wrong: bool
     """It showed one that is not valid."""
+    plain: bool
+    """It came in plain text to a node that speaks TLS too, whatever it showed."""
     seen: SeenTimes
 
 

@@ -291,7 +291,9 @@ def report(session: Session, within: Within = None) -> None:
         )
         for line in dict.fromkeys(one.remedy for one in found.refusals if one.remedy):
             session.say(f"to allow it: {line}")
-        if found.strangers:
+        if any(one.plain for one in found.strangers):
+            session.say("who comes in plain text needs the file of the cluster's CA: HEADRACE_CA")
+        if any(not one.plain for one in found.strangers):
             session.say("a caller gets a key with: headrace key create --owner User:NAME --file FILE")
         if found.more:
             session.say("and more")
@@ -344,7 +346,9 @@ def _say_looked(session: Session, found: ObservedAccess) -> None:
 
 def _stranger(one: SeenStranger) -> dict[str, Any]:
     what = "a credential that is not valid" if one.wrong else "no credential"
-    return {"principal": "User:ANONYMOUS", "host": one.host or "unknown", "what": what, **_seen(one.seen)}
+    principal = "unknown" if one.plain else "User:ANONYMOUS"
+    what = "plain text" if one.plain else what
+    return {"principal": principal, "host": one.host or "unknown", "what": what, **_seen(one.seen)}
 
 
 def _refusal(one: SeenRefusal) -> dict[str, Any]:

@@ -8,6 +8,7 @@ what the route is for, as far as its path and query tell. Routes find the rights
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -96,6 +97,8 @@ class AccessGate:
             self._count(None, host)
             raise
         self._count(shown, host)
+        if self._access.nodes.also_plain and scope.get("scheme") != "https":
+            shown = replace(shown, plain=True)
         self._access.see(shown)
         return shown
 

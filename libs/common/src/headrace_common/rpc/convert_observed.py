@@ -22,7 +22,7 @@ def report_to_proto(
     return pb.ObservedResponse(
         since_ms=report.since_ms,
         strangers=[
-            pb.SeenStranger(host=one.host, wrong=one.wrong, seen=_times(times))
+            pb.SeenStranger(host=one.host, wrong=one.wrong, plain=one.plain, seen=_times(times))
             for one, times in islice(report.strangers.items(), limit)
         ],
         refusals=[
@@ -62,7 +62,7 @@ def report_from_proto(told: pb.ObservedResponse) -> Report:
             )
             for one in told.refusals
         },
-        {Stranger(one.host, one.wrong): _times_of(one.seen) for one in told.strangers},
+        {Stranger(one.host, one.wrong, one.plain): _times_of(one.seen) for one in told.strangers},
         {
             Use(one.principal, operation_of(one.operation), type_of(one.type), one.name): _times_of(one.seen)
             for one in told.uses

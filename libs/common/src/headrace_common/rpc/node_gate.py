@@ -262,9 +262,18 @@ class NodeGate(grpc.aio.ServerInterceptor):
             return _named(context, self._trust_domain)
         return self.by_metadata(context.invocation_metadata())
 
+    @property
+    def also_plain(self) -> bool:
+        """Whether the process answers plain text beside TLS."""
+        return self._also_plain
+
+    def is_plain(self, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
+        """Whether a call comes in plain text to a process that speaks TLS too."""
+        return self._also_plain and not _is_secure(context)
+
     def _by_tokens(self, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
         """Whether a token proves who calls, and no certificate."""
-        return self._trust_domain is None or (self._also_plain and not _is_secure(context))
+        return self._trust_domain is None or self.is_plain(context)
 
     def unproven(self, operation: str, metadata: Any) -> HeadraceError | None:
         """What is said to a call that says which node it is, and shows no proof; None: it says no such thing."""

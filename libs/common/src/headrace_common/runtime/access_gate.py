@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
@@ -29,6 +29,7 @@ from headrace_common.core.access.authentication import (
 from headrace_common.core.access.authentication import end_ms as credential_end_ms
 from headrace_common.core.access.client_certificates import ClientCertificate, read_certificate, write_certificate
 from headrace_common.core.access.control import EVERYTHING, Asked, Control, Rights
+from headrace_common.core.access.observed import Stranger
 from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
 from headrace_common.core.access.rows import Mode, Reader, View
 from headrace_common.core.access.sessions import signers_of
@@ -237,10 +238,12 @@ class Access:
         return shown
 
     def see(self, shown: Shown) -> None:
-        """A call has come in: who would not be let in if the cluster were closed is written down."""
-        if self._control.view.mode is Mode.PERMISSIVE and shown.caller.principal == ANONYMOUS:
-            wrong = shown.bearer is not None
-            self._control.observed.stranger(shown.caller.host, wrong, int(self._clock.now_ms()))
+        """A call has come in: who would not be let in so if the cluster were closed is written down."""
+        stranger = shown.caller.principal == ANONYMOUS
+        if self._control.view.mode is Mode.PERMISSIVE and (stranger or shown.plain):
+            wrong = stranger and shown.bearer is not None
+            came = Stranger(shown.caller.host or "", wrong, shown.plain)
+            self._control.observed.stranger(came, int(self._clock.now_ms()))
 
     def _see_streams(self) -> None:
         """Have those who call for long be seen, and what they do, though they remember what they may."""
@@ -489,7 +492,9 @@ class AccessGate(grpc.aio.ServerInterceptor):
         access, metadata = self._access, dict(context.invocation_metadata() or ())
         node = self._node(context)
         if node is None:
-            return access.authenticate(_bearer(metadata), host_of_peer(peer_of(context)), self._certificate(context))
+            host, certificate = host_of_peer(peer_of(context)), self._certificate(context)
+            shown = access.authenticate(_bearer(metadata), host, certificate)
+            return replace(shown, plain=True) if access.nodes.is_plain(context) else shown
         forwarded: Any = metadata.get(FORWARDED_KEY) if node.role is Role.ADMIN else None
         if forwarded is None:
             return node_shown(node)

@@ -1055,17 +1055,20 @@ Global___ObservedResponse: _TypeAlias = ObservedResponse  # noqa: Y015
 
 @_typing.final
 class SeenStranger(_message.Message):
-    """Somebody who came without a credential that is taken, and was let in."""
+    """Somebody who came without a credential that is taken, or in plain text, and was let in."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HOST_FIELD_NUMBER: _builtins.int
     WRONG_FIELD_NUMBER: _builtins.int
     SEEN_FIELD_NUMBER: _builtins.int
+    PLAIN_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     """The address; empty: not known."""
     wrong: _builtins.bool
     """True: it showed one that is not valid."""
+    plain: _builtins.bool
+    """True: it came in plain text to a node that speaks TLS too, whatever it showed."""
     @_builtins.property
     def seen(self) -> Global___SeenTimes: ...
     def __init__(
@@ -1074,10 +1077,11 @@ class SeenStranger(_message.Message):
         host: _builtins.str = ...,
         wrong: _builtins.bool = ...,
         seen: Global___SeenTimes | None = ...,
+        plain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "seen", b"seen", "wrong", b"wrong"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "plain", b"plain", "seen", b"seen", "wrong", b"wrong"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -112,7 +112,7 @@ def test_it_has_looked_since_the_mode_that_sees_refusals() -> None:
 def test_who_comes_without_a_credential_is_seen_by_address() -> None:
     seen = Observed()
     for host, wrong, ms in (("10.0.0.1", False, 1), ("10.0.0.1", True, 2), ("10.0.0.1", False, 3), (None, False, 4)):
-        seen.stranger(host, wrong, NOW + ms)
+        seen.stranger(Stranger(host or "", wrong), NOW + ms)
     report = seen.report(lambda *_: True, NOW + 5)
     assert list(report.strangers.items()) == [
         (Stranger("", False), Times(NOW + 4, NOW + 4, 1)),
@@ -124,7 +124,7 @@ def test_who_comes_without_a_credential_is_seen_by_address() -> None:
 
 def test_after_a_day_it_is_forgotten() -> None:
     seen = Observed()
-    seen.stranger("10.0.0.1", False, NOW)
+    seen.stranger(Stranger("10.0.0.1", False), NOW)
     assert seen.report(lambda *_: True, NOW + DAY_MS - 1).strangers
     assert not seen.report(lambda *_: True, NOW + DAY_MS).loses
 

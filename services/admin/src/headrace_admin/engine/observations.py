@@ -18,7 +18,7 @@ from headrace_common.core.access.changes import Rule
 from headrace_common.core.access.control import Rights
 from headrace_common.core.access.explain import explain
 from headrace_common.core.access.grants import host_of
-from headrace_common.core.access.observed import Refusal, Report, together, unused
+from headrace_common.core.access.observed import Refusal, Report, Stranger, together, unused
 from headrace_common.core.access.principal import ANONYMOUS, PrincipalType, parse_principal
 from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.access.rows import Mode
@@ -159,13 +159,16 @@ def _no(why: str) -> Conflict:
     )
 
 
+def _how(one: Stranger) -> str:
+    """What is wrong with how somebody comes."""
+    if one.plain:
+        return "in plain text"
+    return "with a credential that is not valid" if one.wrong else "without a credential"
+
+
 def _names(lost: Report) -> str:
     """Whom, the latest first."""
-    strangers = [
-        f"a caller {'with a credential that is not valid' if one.wrong else 'without a credential'} from "
-        f"{one.host or 'somewhere'}"
-        for one in lost.strangers
-    ]
+    strangers = [f"a caller {_how(one)} from {one.host or 'somewhere'}" for one in lost.strangers]
     refused = dict.fromkeys(one.principal for one in lost.refusals if one.principal != str(ANONYMOUS))
     names = [*strangers, *refused] or ["others that nodes had no room for"]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

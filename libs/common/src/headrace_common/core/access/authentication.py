@@ -52,6 +52,8 @@ class Shown:
     """The node that asks for itself."""
     certificate: ClientCertificate | None = None
     """That of its connection, where that is who it is."""
+    plain: bool = False
+    """It comes in plain text to a process that speaks TLS too."""
 
     @property
     def expires_ms(self) -> int | None:

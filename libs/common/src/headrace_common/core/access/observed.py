@@ -39,11 +39,13 @@ class Refusal(NamedTuple):
 
 
 class Stranger(NamedTuple):
-    """Somebody who comes without a credential that is taken."""
+    """Somebody who comes without a credential that is taken, or in plain text."""
 
     host: str
     wrong: bool
     """It shows one that is not valid: of another cluster, over, or deleted."""
+    plain: bool = False
+    """It comes in plain text to a cluster that is moved to TLS, whatever it shows."""
 
 
 class Use(NamedTuple):
@@ -176,9 +178,9 @@ class Observed:
         """A closed cluster would not have done this."""
         self._note(self._refusals, (caller, operation, type, name[:_SHOWN_CHARS_MAX]), now_ms)
 
-    def stranger(self, host: str | None, wrong: bool, now_ms: int) -> None:
-        """Somebody came without a credential, or with a ``wrong`` one."""
-        self._note(self._strangers, Stranger(host or "", wrong), now_ms)
+    def stranger(self, stranger: Stranger, now_ms: int) -> None:
+        """Somebody came whom a closed cluster would not let in, or not in this way."""
+        self._note(self._strangers, stranger, now_ms)
 
     def used(self, caller: Caller, operation: Operation, type: ResourceType, name: str, now_ms: int) -> None:
         """Rules allowed this, and it was asked for."""
