@@ -378,8 +378,9 @@ mounts:
 {{- if .Values.tls.enabled }}{{ .Values.tls.certManager.issuerRef.name }}{{ end -}}
 {{- end -}}
 
+{{/* What has clients speak TLS; not yet where some nodes may be without it. */}}
 {{- define "headrace.caEnv" -}}
-{{- if .Values.tls.enabled }}
+{{- if and .Values.tls.enabled (ne .Values.tls.mode "allow") }}
 - name: HEADRACE_CA
   value: /etc/headrace/tls/ca.crt
 {{- end }}

@@ -360,6 +360,8 @@ liveness:
   value: /etc/headrace/tls/tls.key
 - name: {{ $prefix }}_TLS_CA
   value: /etc/headrace/tls/ca.crt
+- name: {{ $prefix }}_TLS_MODE
+  value: {{ .root.Values.tls.mode }}
 {{- include "headrace.caEnv" .root }}
 {{- end }}
 {{- with .root.Values.audit.to }}
