@@ -338,3 +338,53 @@ def test_clients_with_certificates_have_ports_of_their_own_and_pods_their_ca() -
     bootstrap = one(manifests, "Service/headrace-bootstrap")
     assert {port["name"]: port["port"] for port in bootstrap["spec"]["ports"]} == {"grpc": 9292, "mtls": 9295}
     assert "mtls" not in str(one(chart.render(), "Service/headrace-bootstrap"))
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """What an upgrade says to the pods that run."""
+    copy = tmp_path_factory.mktemp("moved") / "headrace"
+    shutil.copytree(chart.CHART, copy)
+    call = '(merge (dict "root" .) (fromJson (.Files.Get "pods.json")))'
+    (copy / "templates" / "upgrade.yaml").write_text(f'{{{{- include "headrace.checkTlsMode" {call} }}}}\nall: well\n')
+
+    def said(was: str, now: str, *rolling: str) -> str:
+        (copy / "pods.json").write_text(json.dumps({"was": was, "mode": "open", "rolling": list(rolling)}))
+        only = ["--namespace", NAMESPACE, "--show-only", "templates/upgrade.yaml"]
+        tls = {"mode": now} if now else {"enabled": False}
+        try:
+            return chart.run("template", "headrace", copy, *only, values={"tls": tls, "security": {"mode": "open"}})
+        except chart.Refused as refused:
+            return str(refused)
+
+    return said
+
+
+def test_pods_in_plain_text_get_tls_step_by_step(moved: Callable[..., str]) -> None:
+    for was, now in (("", "allow"), ("allow", "prefer"), ("prefer", "require"), ("require", "prefer"), ("", "")):
+        assert "all: well" in moved(was, now), (was, now)
+    for was, now, why in (
+        ("", "prefer", "beginning with tls.mode=allow"),
+        ("", "require", "To leave it as it is: --set tls.enabled=false,security.mode=open"),
+        ("allow", "require", "tls.mode is allow and does not become require at once"),
+        ("require", "allow", "set tls.mode=prefer"),
+        ("prefer", "", "call each other by TLS"),
+    ):
+        assert why in moved(was, now), (was, now)
+    assert "those of broker, admin have not: kubectl -n test rollout status statefulset/headrace-broker" in moved(
+        "allow", "prefer", "broker", "admin"
+    ).replace(f"-n {NAMESPACE} ", "-n test ")
+    assert "all: well" in moved("allow", "allow", "broker")
+    assert "all: well" in moved("", "allow", "broker"), "a new image may roll at the same time"
+
+
+def test_a_step_of_the_move_tells_clients_nothing_too_early() -> None:
+    tls = {"tls": {"mode": "allow"}, "security": {"mode": "open"}}
+    for mode, clients in (("allow", False), ("prefer", True)):
+        manifests = chart.render(tls | {"tls": {"mode": mode}, "client": {"enabled": True}})
+        for pod in pods(manifests):
+            told = {variable["name"]: variable.get("value") for variable in pod.main.get("env") or []}
+            modes = {value for name, value in told.items() if name.endswith("_TLS_MODE")}
+            assert modes <= {mode}, pod.name
+            assert not clients or "HEADRACE_BOOTSTRAP" not in told or "HEADRACE_CA" in told, pod.name
+            assert clients or "HEADRACE_CA" not in told, pod.name

@@ -229,6 +229,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (nested("access/roles", [{"name": "r", "gives": {}}]), "access.roles.0.gives"),
     (nested("access/rules", [_RULE]) | nested("security/mode", "open"), "access.rules: nobody asks for rights"),
     (nested("security/mode", "shut"), "security.mode"),
+    (nested("tls/mode", "maybe"), "tls.mode"),
+    ({"tls": {"mode": "allow"}}, "security.mode cannot be closed yet"),
+    ({"tls": {"mode": "allow"}, "security": {"mode": "permissive"}}, "security.mode cannot be permissive yet"),
+    ({"tls": {"mode": "prefer"}}, "plain text is answered, and a closed cluster takes none"),
+    (combinations.PLAIN | {"tls": {"enabled": False, "mode": "allow"}}, "set tls.enabled=true"),
     *(
         (nested("security/superUsers", ["User:a", user]), "security.superUsers.1")
         for user in ("alice", "user:alice", "User:", "User:a,b", "User:ANONYMOUS", "User:*", "Node:broker", "Oidc:a")
