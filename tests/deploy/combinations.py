@@ -160,7 +160,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
         "connect": {"enabled": True, "apiKeySecret": "of-connect"},
         "streamsApps": [each | {"apiKeySecret": f"of-{each['name']}"} for each in STREAMS_APPS],
     },
-    "permissive": {"security": {"mode": "permissive"}},
+    "permissive": {"security": {"mode": "permissive"}, "tls": {"mode": "prefer"}},
     "certificates of ours": {"tls": {"existing": OURS | {"etcd": "e", "etcdClient": "f"}}},
     "cert-manager": {
         "tls": {

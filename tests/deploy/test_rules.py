@@ -24,6 +24,7 @@ MEANT = {
     ("referring", "certificates of ours"),
     ("referring", "etcd of ours"),
     ("referring", "closed with keys of ours"),
+    ("referring", "clients with certificates"),
 }
 """What these values ask for is what the rule is against."""
 
