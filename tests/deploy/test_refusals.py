@@ -233,7 +233,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tls": {"mode": "allow"}}, "security.mode cannot be closed yet"),
     ({"tls": {"mode": "allow"}, "security": {"mode": "permissive"}}, "security.mode cannot be permissive yet"),
     ({"tls": {"mode": "prefer"}}, "plain text is answered, and a closed cluster takes none"),
-    (combinations.PLAIN | {"tls": {"enabled": False, "mode": "allow"}}, "set tls.enabled=true"),
+    ({"tls": {"enabled": False, "mode": "allow"}, "security": {"mode": "open"}}, "set tls.enabled=true"),
     *(
         (nested("security/superUsers", ["User:a", user]), "security.superUsers.1")
         for user in ("alice", "user:alice", "User:", "User:a,b", "User:ANONYMOUS", "User:*", "Node:broker", "Oidc:a")
