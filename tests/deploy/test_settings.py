@@ -111,14 +111,15 @@ def test_they_look_for_each_other_where_they_are() -> None:
         assert [str(at) for at in asked] == [f"{host}.{chart.NAMESPACE}.svc.cluster.local:{port}" for host in hosts]
 
 
-@pytest.mark.parametrize("values", ["many", "etcd of ours", "defaults"])
+@pytest.mark.parametrize("values", ["many", "etcd of ours", "one of each", "dev"])
 def test_the_audit_is_kept_on_a_disk_of_the_pod(values: str) -> None:
     given: dict[str, Any] = combinations.BY_NAME[values].get("audit", {})
+    to = ["topic"] if values == "dev" else given.get("to", ["topic", "stdout"])
     for pod in services(combinations.render(values)):
         audit = settings.load(pod.component, settings.environment(pod, pod.main, 0, chart.NAMESPACE)).server.audit
-        assert list(audit.to) == given.get("to", [])
+        assert list(audit.to) == to
         claims = pod.owner["spec"].get("volumeClaimTemplates", [])
-        if not given:
+        if not to:
             assert audit.dir is None
             assert bool(claims) == (pod.component == "broker")
             continue

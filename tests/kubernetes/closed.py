@@ -8,6 +8,7 @@ Network policies are not asked: TLS and access have to hold alone.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from .kube import wait_until
@@ -21,6 +22,7 @@ NODES_ONLY: Final = {"broker": [9293], "coordinator": [9493], "controller": [939
 CLIENTS: Final = {"broker": 9292, "coordinator": 9492, "admin": 9490}
 """Where a key is."""
 TOKEN: Final = "/var/run/secrets/headrace"
+DONE_S: Final = 240.0
 KNOWN_S: Final = 90.0
 """The longest until controllers have the API server's keys."""
 SETTINGS: Final = {
@@ -45,6 +47,7 @@ def closed(stage: Stage, result: Result) -> None:
         here.release.install()
         result.figure("closed: all pods ready", here.release.wait_rolled_out())
         _upgraded(here, result)
+        _applied(here, result)
         _strangers(here, result)
         _pods_with_tokens(here, result)
         _users(here, result)
@@ -54,14 +57,30 @@ def _upgraded(here: Stage, result: Result) -> None:
     """The same values again."""
     before = _state(here)
     here.release.upgrade()
+    _same(here, result, before, "upgraded with the same values")
+
+
+def _applied(here: Stage, result: Result) -> None:
+    """As GitOps tools do it: what Helm renders, each time the same, and jobs of hooks with it."""
+    before, text = _state(here), here.release.template()
+    if here.release.template() != text:
+        result.problems.append("helm template says something else each time")
+    here.kube.kubectl("apply", "-f", "-", given=text, seconds=180)
+
+    def done() -> bool:
+        return all(one.get("status", {}).get("succeeded") for one in here.kube.get("jobs"))
+
+    wait_until("the jobs of hooks are done", done, DONE_S)
+    _same(here, result, before, "applied as helm template has it")
+
+
+def _same(here: Stage, result: Result, before: Mapping[str, str], what: str) -> None:
     here.release.wait_rolled_out()
     after = _state(here)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    result.notes.append(
-        f"upgraded with the same values: {len(before)} Secrets, ConfigMaps and pods, changed: {changed}"
-    )
+    result.notes.append(f"{what}: {len(before)} Secrets, ConfigMaps and pods, changed: {changed}")
     if changed:
-        result.problems.append(f"an upgrade with the same values changed {changed}")
+        result.problems.append(f"{what}: changed {changed}")
 
 
 def _state(here: Stage) -> dict[str, str]:

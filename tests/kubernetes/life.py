@@ -19,13 +19,14 @@ import headrace
 from .kube import Kube, Object, call, wait_until
 from .loading import restricted_pod, trusting
 from .notes import commands
-from .release import CHART, COMPONENT
+from .release import CHART, COMPONENT, Release
 from .results import Result
 from .stage import Stage
 
 FIRST_RECORD_S, READY_S = 180.0, 5.0
 IDLE_BYTES, IDLE_CORE = 1.2 * 2**30, 0.10
-IDLE_LOOK_S = 60.0
+IDLE_LOOK_S = 120.0
+IDLE_AUDIT_MB = 10.0
 RECORDS = 10_000
 GONE_S = 240.0
 LEFT = {"PersistentVolumeClaim", "Secret", "ConfigMap"}
@@ -71,14 +72,16 @@ def idle(stage: Stage, result: Result) -> None:
         result.figure("dev values: all pods ready", time.monotonic() - began)
         ready_figures(here, result, READY_S)
         time.sleep(30)  # what starting costs is not what idling costs
-        before = usage(here.kube)
+        before, audited = usage(here.kube), audit_bytes(here.release)
         time.sleep(IDLE_LOOK_S)
-        after = usage(here.kube)
+        after, audited = usage(here.kube), audit_bytes(here.release) - audited
         names = {pod["metadata"]["name"] for pod in here.release.pods()}
         memory = sum(after[name][1] for name in names)
         core = sum((after[name][0] - before[name][0]) / (after[name][2] - before[name][2]) for name in names)
         result.figure("idle: memory of all pods", memory / 2**30, "GiB", IDLE_BYTES / 2**30)
         result.figure("idle: CPU of all pods", core * 100, "% of a core", IDLE_CORE * 100)
+        an_hour = audited * 3600 / IDLE_LOOK_S / 1e6
+        result.figure("idle: what the audit writes in an hour", an_hour, "MB", IDLE_AUDIT_MB)
         for name in sorted(names):
             result.notes.append(f"{name}: {after[name][1] / 2**20:.0f} MiB")
 
@@ -286,6 +289,12 @@ def usage(kube: Kube) -> dict[str, tuple[float, int, float]]:
                 used = pod["cpu"]["usageCoreNanoSeconds"] / 1e9
                 found[pod["podRef"]["name"]] = (used, pod["memory"]["workingSetBytes"], at)
     return found
+
+
+def audit_bytes(release: Release) -> int:
+    """What is in the topic of the audit, once for all of its replicas; 0 without one."""
+    topics = release.cli_json("topic", "list", "--internal", "--sizes")["topics"]
+    return sum(int(topic["size_bytes"]) for topic in topics if topic["name"] == "__audit")
 
 
 def wait_client(stage: Stage, look: str, seconds: float) -> float:

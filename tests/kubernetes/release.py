@@ -83,6 +83,10 @@ class Release:
         self.kube.run_helm("upgrade", self.name, self.chart, *self.words(settings or {}), *more, seconds=seconds)
         self.settings.update(settings or {})
 
+    def template(self) -> str:
+        """All objects and hooks as ``helm template`` has them, which is what GitOps tools apply."""
+        return self.kube.run_helm("template", self.name, self.chart, "--skip-tests", *self.words({}))
+
     def unset(self, *names: str) -> None:
         """The next upgrade sets these no more."""
         for name in names:

@@ -1,6 +1,7 @@
 """
-Scenario of TLS: a release whose certificates the chart makes. Under load a broker gets another address, all
-certificates are made anew, and then the CA is another one, in its three steps.
+Scenarios of TLS. A release whose certificates the chart makes: under load a broker gets another address, all
+certificates are made anew, and then the CA is another one, in its three steps. And one whose certificates cert-manager
+makes, which has to run in the cluster.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from headrace_common.runtime.certificates import Pair, make_ca
 
@@ -71,12 +73,21 @@ def _put(here: Stage, parts: Mapping[str, bytes]) -> None:
 
 def _keep(here: Stage) -> float:
     """Run what keeps certificates; seconds until all pods have what it made."""
-    names = [pod["metadata"]["name"] for role in ROLES for pod in here.release.pods(role)]
-    before = {name: _takings(here, name) for name in names}
-    began = time.monotonic()
+    return _taken(here, lambda: _run_job(here))
+
+
+def _run_job(here: Stage) -> None:
     job = f"certificates-{time.time_ns()}"
     here.kube.kubectl("create", "job", f"--from=cronjob/{here.release.fullname}-certificates", job)
     here.kube.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=90s", seconds=100)
+
+
+def _taken(here: Stage, make: Callable[[], None]) -> float:
+    """Make new certificates; seconds until all pods have them."""
+    names = [pod["metadata"]["name"] for role in ROLES for pod in here.release.pods(role)]
+    before = {name: _takings(here, name) for name in names}
+    began = time.monotonic()
+    make()
     waiting = set(names)
 
     def look() -> bool:
@@ -89,3 +100,64 @@ def _keep(here: Stage) -> float:
 
 def _takings(here: Stage, pod: str) -> int:
     return here.kube.kubectl("logs", pod).count(_TAKEN)
+
+
+# --- cert-manager ----------------------------------------------------------------------------------------------------
+
+_CERTIFICATES: Final = "certificates.cert-manager.io"
+_ISSUERS: Final[tuple[dict[str, Any], ...]] = (
+    {"kind": "Issuer", "metadata": {"name": "root"}, "spec": {"selfSigned": {}}},
+    {
+        "kind": "Certificate",
+        "metadata": {"name": "issuer"},
+        "spec": {
+            "secretName": "issuer",
+            "isCA": True,
+            "commonName": "the nodes",
+            "privateKey": {"algorithm": "ECDSA", "size": 256},
+            "issuerRef": {"name": "root"},
+        },
+    },
+    {"kind": "Issuer", "metadata": {"name": "ca"}, "spec": {"ca": {"secretName": "issuer"}}},
+)
+
+
+def issued(stage: Stage, result: Result) -> None:
+    """Nodes come up by what cert-manager makes, and take what it renews without a restart; clients see no error."""
+    with own(stage, "issuer") as here:
+        if _CERTIFICATES not in here.kube.kubectl("api-resources", "-o", "name"):
+            result.notes.append("not run: there is no cert-manager in the cluster")
+            return
+        here.kube.apply(*({"apiVersion": "cert-manager.io/v1", **one} for one in _ISSUERS))
+        here.kube.kubectl("wait", "--for=condition=Ready", "issuer/ca", "--timeout=90s", seconds=100)
+        here.release.values += ["--set", "tls.certManager.issuerRef.name=ca"]
+        here.release.install()
+        result.figure("cert-manager: all pods ready", here.release.wait_rolled_out())
+        made = here.kube.get("secret", selector=here.release.selector)
+        result.notes.append(f"Secrets: {', '.join(sorted(one['metadata']['name'] for one in made))}")
+        uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in here.release.pods()}
+        with here.loaded(result) as load:
+            for what, renew in (("renewed", _renew), ("deleted", _delete)):
+                with result.window(f"cert-manager: certificates are {what}"):
+                    seconds = _taken(here, partial(renew, here))
+                    result.figure(f"cert-manager: certificates are {what}: all pods have new ones", seconds)
+            here.settle(result, load, "cert-manager")
+        after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in here.release.pods()}
+        if after != uids or here.release.restarts():
+            result.problems.append(f"pods are others, or were restarted: {uids} {after} {here.release.restarts()}")
+
+
+def _renew(here: Stage) -> None:
+    """As ``cmctl renew``."""
+    for role in ROLES:
+        name = f"{here.release.fullname}-{role}-tls"
+        found = here.kube.get(_CERTIFICATES, name)["status"]["conditions"]
+        others = [one for one in found if one["type"] != "Issuing"]
+        issuing = {"type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "by a test"}
+        patch = {"status": {"conditions": [*others, issuing]}}
+        words = ("--subresource=status", "--type=merge", "--patch", json.dumps(patch))
+        here.kube.kubectl("patch", _CERTIFICATES, name, *words)
+
+
+def _delete(here: Stage) -> None:
+    here.kube.delete("secret", *(f"{here.release.fullname}-{role}-tls" for role in ROLES))
