@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -14,7 +16,8 @@ from libs.common.tests.kit.authority import Authority
 from headrace import AdminClient
 from headrace._credentials import CertificateShown, FixedKey, credential_place, credentials_for
 from headrace._transport.grpc import GrpcTransport
-from headrace.errors import InvalidConfig
+from headrace._transport.grpc_coordinators import GrpcMembershipStream
+from headrace.errors import InvalidConfig, TlsFailed
 from headrace.finding import ClientCertificateFiles, ClusterAddress, credentialed, find_cluster
 from headrace.securing import security_of, trust_in
 from headrace.settings import ClientSettings, ProducerSettings, read_settings
@@ -202,3 +205,29 @@ def test_clients_take_it(files: Files) -> None:
     cert, key = files.files.cert, files.files.key
     with AdminClient(THERE, ssl_ca_location=str(files.ca), cert_file=cert, key_file=key) as admin:
         assert "PRIVATE" not in repr(admin)
+
+
+@pytest.mark.parametrize("way", ["a call", "a stream", "a member's stream"])
+async def test_cas_are_read_again_though_one_node_alone_is_not_trusted(files: Files, way: str) -> None:
+    """Others are connected since before they changed, and answer."""
+    transport = GrpcTransport(files.address)
+    transport._channel(THERE)
+    files.ca.write_bytes(files.ca.read_bytes() + Authority("more nodes").ca.certificate_pem)
+    assert transport._channels._security.pem != files.pem
+
+    async def untrusted() -> NoReturn:
+        raise TlsFailed("the certificate there leads to no CA that is trusted here")
+
+    if way == "a call":
+        with pytest.raises(TlsFailed):
+            await transport._call("broker 1", untrusted)
+    elif way == "a stream":
+        assert not transport._refusals()(TlsFailed("so it is"))
+    else:
+        call: Any = SimpleNamespace(read=untrusted, cancel=lambda: None)
+        stream = GrpcMembershipStream(call, "coordinator 0", transport._tasks, transport._refusals())
+        with pytest.raises(TlsFailed):
+            await stream.receive()
+    await asyncio.sleep(0)
+    assert transport._channels._security.pem == files.pem
+    await transport.close()

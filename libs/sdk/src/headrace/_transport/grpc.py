@@ -260,7 +260,6 @@ class GrpcTransport(CoordinatorCalls):
         untrusted = [error for error in failed.values() if isinstance(error, TlsFailed)]
         if untrusted:
             self._suspected = f"{untrusted[0]}."
-            self._look_at_cas()
         silent = all(nobody_there(error) or isinstance(error, TlsFailed) for error in failed.values())
         if silent and self._answered is None and not self._patient and asked_s * 1_000 >= phases.UNREACHABLE_MS:
             return self._unreachable(asked_s, untrusted)

@@ -15,7 +15,7 @@ from headrace._credentials import Credentials, Granted
 from headrace._runtime import Tasks
 from headrace._transport.port import Coordinator, CoordinatorCall
 from headrace._transport.whereabouts import Whereabouts
-from headrace.errors import HeadraceError, NetworkFailed, Unauthenticated, error_for
+from headrace.errors import HeadraceError, NetworkFailed, TlsFailed, Unauthenticated, error_for
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.secret import Secret
 from headrace_common.rpc.calls import A_co, CallTo, Method, Q_contra
@@ -76,7 +76,7 @@ class GrpcMembershipStream:
                 return answer
             self._failure = NetworkFailed(f"{self._where} ended the stream")
         except HeadraceError as error:
-            renewed = is_refusal(error) and not self._is_final(error)
+            renewed = not self._is_final(error) and is_refusal(error)
             self._failure = NetworkFailed(f"{self._where}: {error}") if renewed else error
         self._call.cancel()
         self._writer.cancel()  # one that waits for a connection would not hear of it
@@ -134,7 +134,8 @@ class CoordinatorCalls(ABC):
 
     async def _call(self, at: object, ask: Callable[[], Awaitable[R]]) -> R:
         """
-        What is answered; asked once more where the credential has become another since.
+        What is answered; asked once more where the credential has become another since. Where one node alone shows a
+        certificate that is not trusted, the CAs are read again too: others may be connected since before they changed.
 
         Raises:
             HeadraceError: as ``CallTo``.
@@ -146,6 +147,9 @@ class CoordinatorCalls(ABC):
         try:
             with CallTo(at):
                 return await ask()
+        except TlsFailed:
+            self._look_at_cas()
+            raise
         except Unauthenticated:
             if not credentials.changed_since(shown):
                 raise
@@ -155,17 +159,24 @@ class CoordinatorCalls(ABC):
             return await ask()
 
     @abstractmethod
+    def _look_at_cas(self) -> None:
+        """Read them again, and connect anew where they are others."""
+
+    @abstractmethod
     async def _log_in(self, user: str, password: Secret, mechanism: str) -> Granted:
         """A session, had at any broker."""
 
     def _refusals(self) -> Callable[[HeadraceError], bool]:
         """
         Whether what ends a stream that is opened now is the last word: it is about who asks, and nothing else would be
-        shown by now. Else the stream broke: what was under way goes out again.
+        shown by now. Else the stream broke: what was under way goes out again, with the CAs of then where its node was
+        not trusted.
         """
         shown = self._credentials.number
 
         def is_final(error: HeadraceError) -> bool:
+            if isinstance(error, TlsFailed):
+                self._look_at_cas()
             renewed = isinstance(error, Unauthenticated) and self._credentials.changed_since(shown)
             return is_refusal(error) and not renewed
 
