@@ -1,10 +1,11 @@
 """
 A cluster of real services with TLS on all listeners: it works, who has no business there is told why, and certificates
-are changed beneath it under load. ``TLS_LONG=1``: the CA too, in its four steps.
+are changed beneath it under load, and their CA. ``TLS_LONG=1``: ``certificate_seconds`` too.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
@@ -18,14 +19,15 @@ from typing import Any
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
 from headrace import AdminClient, Consumer, Producer
-from headrace.errors import ClusterUnreachable, HeadraceError, TlsFailed
-from headrace.finding import ClusterAddress, local_cluster
+from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, TlsFailed
+from headrace.finding import DATA_DIR, ClusterAddress, local_cluster
 from headrace.securing import security_of
+from headrace_cli.app import app
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.certificate_files import NodeFiles
-from headrace_cli.local.certificates import renew_nodes
 from headrace_cli.local.plan import node_files
 from headrace_common.core.errors import ClusterAuthorizationFailed
 from headrace_common.core.ids import Endpoint
@@ -48,7 +50,7 @@ SHOWN_S = 4 * LOOK_EVERY_MS / 1_000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("tls") / "data", brokers=3, tls=True)
+    made = LocalCluster(tmp_path_factory.mktemp("tls") / DATA_DIR, brokers=3, tls=True)
     with made:
         with AdminClient(made.address) as admin:
             admin.create_topic("orders", partitions=3, replication_factor=3)
@@ -196,6 +198,9 @@ class Load:
         self._ends = threading.Event()
         self.acked: list[int] = []
         self.failed: list[Exception] = []
+        """Of what was written."""
+        self.cut: list[Exception] = []
+        """Of topics that were being made when a connection was cut: nobody knows, so nobody tries it again."""
         self.topics: list[str] = []
         self._threads = [threading.Thread(target=target) for target in (self._write, self._make)]
 
@@ -225,29 +230,42 @@ class Load:
 
     def _make(self) -> None:
         with AdminClient(self._cluster.address) as admin:
+            n = 0
             while not self._ends.wait(0.2):
-                name = f"made-{len(self.topics)}"
+                n += 1
                 try:
-                    admin.create_topic(name, partitions=1)
+                    admin.create_topic(f"made-{n}", partitions=1)
                 except HeadraceError as error:
-                    self.failed.append(error)
-                self.topics.append(name)
+                    self.cut.append(error)
+                else:
+                    self.topics.append(f"made-{n}")
 
 
-def test_certificates_are_swapped_under_load(cluster: LocalCluster, files: NodeFiles) -> None:
+def test_certificates_and_their_ca_are_swapped_under_load(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(cluster.directory.path.parent)
     with AdminClient(cluster.address) as admin:
         admin.create_topic("load", partitions=1, replication_factor=3)
     with Load(cluster) as load:
         wait_for(lambda: len(load.acked) > 100)
-        before = len(load.acked)
-        make_new(files)
-        wait_until_shown(cluster, files)
-        if LONG:
-            change_ca(cluster, files)
+        before, old = len(load.acked), certificates()
+        assert {process.name for process in cluster.processes if process.role != "etcd"} == old.keys()
+        headrace("tls", "rotate")
+        pairs = certificates()
+        assert {one["issuer"]["fingerprint"] for one in (*old.values(), *pairs.values())} == {ca_of(old)}
+        headrace("tls", "rotate", "--ca")
+        new = certificates()
+        for name, bundle in new.items():
+            shown = {at[name]["certificate"]["fingerprint"] for at in (old, pairs, new)}
+            assert len(shown) == 3, name
+            assert [ca["fingerprint"] for ca in bundle["trusted"]] == [bundle["issuer"]["fingerprint"]] != [ca_of(old)]
         at = len(load.acked)
         wait_for(lambda: len(load.acked) > at + 500)
     assert len(load.acked) > before
     assert load.failed == []
+    assert len(load.cut) < 5, "at the last step, and no more"
+    assert all(isinstance(error, NetworkFailed) for error in load.cut), load.cut
     with Consumer("load", bootstrap_servers=cluster.address, auto_offset_reset="earliest") as consumer:
         read = [int(record.value or b"-1") for record in consumer.read_to_end()]
     assert read == load.acked, "nothing lost, doubled or out of order"
@@ -256,51 +274,24 @@ def test_certificates_are_swapped_under_load(cluster: LocalCluster, files: NodeF
     assert [process.restarts for process in cluster.processes] == [0] * len(cluster.processes)
 
 
-def make_new(files: NodeFiles) -> None:
-    """Other pairs of the same CA for all roles."""
-    for role in ("broker", "controller", "coordinator", "admin"):
-        files.of(role).unlink()
-    renew_nodes(files, ("broker", "controller", "coordinator", "admin"), HOSTS, datetime.now(UTC))
+def ca_of(shown: dict[str, Any]) -> str:
+    """Of the first broker."""
+    fingerprint: str = shown["broker-1"]["issuer"]["fingerprint"]
+    return fingerprint
 
 
-HOSTS = ("127.0.0.1", "localhost")
+def headrace(*argv: str) -> str:
+    """What the command says."""
+    result = CliRunner().invoke(app, list(argv))
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
-def change_ca(cluster: LocalCluster, files: NodeFiles) -> None:
-    """Trust both; show what the new one signed; trust the new one alone."""
-    now = datetime.now(UTC)
-    old, new = files.ca.read_bytes(), make_ca("headrace local CA of nodes", now)
-    write_private(files.ca, old + new.certificate_pem)
-    time.sleep(
-        2 * LOOK_EVERY_MS / 1_000
-    )  # nothing is to be seen from outside: who trusts it is in nobody's answers yet
-    for role in ("broker", "controller", "coordinator", "admin"):
-        leaf = Leaf(role, frozenset({*HOSTS, f"{role}.headrace"}), f"spiffe://headrace/{role}")
-        write_pair(files.of(role), files.key(files.of(role)), make_pair(new, leaf, now, timedelta(days=2)))
-    wait_until_shown(cluster, files)
-    write_private(files.ca, new.certificate_pem)
-    time.sleep(2 * LOOK_EVERY_MS / 1_000)
-
-
-def wait_until_shown(cluster: LocalCluster, files: NodeFiles) -> None:
-    """Return once all services show what is in their files."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    for process in cluster.processes:
-        if process.role not in ("broker", "coordinator", "admin"):
-            continue  # a controller shows nothing to who has no certificate
-        newest = ssl.PEM_cert_to_DER_cert(files.of(process.role).read_text())
-        at = Endpoint.parse(process.grpc)
-
-        def shows(at: Endpoint = at, newest: bytes = newest) -> bool:
-            try:
-                plain = socket.create_connection((at.host, at.port), timeout=5)
-                with context.wrap_socket(plain) as secure:
-                    return secure.getpeercert(binary_form=True) == newest
-            except OSError:
-                return False
-
-        wait_for(shows)
+def certificates() -> dict[str, Any]:
+    """What each node shows and trusts, by name."""
+    nodes = json.loads(headrace("tls", "list", "-o", "json"))["nodes"]
+    assert all(len(node["bundles"]) == 1 for node in nodes)
+    return {node["node"]: node["bundles"][0] for node in nodes}
 
 
 def wait_for(reached: Callable[[], bool]) -> None:
@@ -331,9 +322,9 @@ def test_certificates_of_a_short_life_are_swapped_while_the_cluster_runs(tmp_pat
                 cluster.kill(name)
                 cluster.wait_ready()
                 end = time.monotonic() + LIFE_S / 3
-            at, topics, failed = len(load.acked), len(load.topics), len(load.failed)
+            at, topics, failed = len(load.acked), len(load.topics), len(load.failed + load.cut)
             wait_for(lambda: len(load.acked) > at + 500 and len(load.topics) > topics + 3)
-            assert load.failed[failed:] == [], "those of before could be for want of etcd"
+            assert len(load.failed + load.cut) == failed, "those of before could be for want of etcd"
         with Consumer("load", bootstrap_servers=cluster.address, auto_offset_reset="earliest") as consumer:
             read = [int(record.value or b"-1") for record in consumer.read_to_end()]
         assert set(load.acked) <= set(read)

@@ -1,4 +1,4 @@
-"""What ``headrace tls list`` shows: of each node what it serves until when, and what is wrong with it. Pure."""
+"""What ``headrace tls`` shows: what nodes serve until when, how an address speaks, and what is wrong with it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from headrace_cli.output import moment_for_people
 from headrace_common.core.served_certificates import WARN_CA_MS, warns_from_ms
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headrace.admin_certificate_types import CertificateBundle, NodeCertificates
+    from headrace_cli.tls_probe import Probe
+    from headrace_common.core.ids import Endpoint
 
 Row = dict[str, Any]
 COLUMNS: Final = ("node", "what", "until", "days", "issuer", "trusts", "note")
@@ -59,6 +63,44 @@ def complaints(nodes: Iterable[NodeCertificates], now_ms: int) -> list[str]:
 def short(fingerprint: str) -> str:
     """Enough of it to tell it from others."""
     return fingerprint[:_SHOWN]
+
+
+def probe_of(at: Endpoint, found: Probe, ca: Path | None, clock: str) -> Row:
+    """How an address speaks."""
+    demands = {True: "demanded of clients", False: "not demanded of clients", None: "not known"}
+    told: Row = {
+        "address": str(at),
+        "tls": found.tls or f"no: {found.fault}",
+        "plain_text": "answered" if found.plain else "not answered",
+    }
+    if not found.chain:
+        return told
+    first, *rest = found.chain
+    return told | {
+        "certificates": demands[found.demands],
+        "subject": first.subject,
+        "names": list(first.names),
+        "uris": list(first.uris),
+        "issuer": first.issuer,
+        "serial": first.serial,
+        "fingerprint": first.fingerprint,
+        "not_before": moment_for_people(first.not_before_ms),
+        "not_after": moment_for_people(first.not_after_ms),
+        "clock": clock or "valid now",
+        "chain": [one.subject for one in rest],
+        "verified": "not tried: name the CAs with --ca" if ca is None else f"{found.verified or 'yes'} (by {ca})",
+    }
+
+
+def probe_complaint(found: Probe, name: str, ca: Path | None, clock: str) -> str:
+    """Why a client that trusts ``ca`` would be refused; empty: it would not."""
+    if found.tls is None:
+        return f"it does not speak TLS: {found.fault}"
+    if clock:
+        return f"its certificate: {clock}"
+    if found.verified:
+        return f"its certificate does not verify under {ca} for {name}: {found.verified}"
+    return ""
 
 
 def _row(node: str, bundle: CertificateBundle, now_ms: int) -> Row:

@@ -47,6 +47,11 @@ class EtcdFiles(CertificateFiles):
 class NodeFiles(CertificateFiles):
     """Of the services; clients trust the CA too."""
 
+    @property
+    def next_ca(self) -> Path:
+        """The CA that takes the place of ``ca``, while that is being done."""
+        return self.directory / "next-ca.pem"
+
     def of(self, role: str) -> Path:
         """What the services of ``role`` show to clients and to each other."""
         return self.directory / f"{role}.pem"

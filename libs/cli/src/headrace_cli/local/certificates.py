@@ -9,6 +9,8 @@ A CA is made at a start alone: who runs trusts the one that it was started with.
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -28,6 +30,7 @@ from headrace_common.runtime.certificates import (
     write_pair,
 )
 
+CA_NAME: Final = "headrace local CA of nodes"
 TRUST_DOMAIN: Final = "headrace"
 """What services take without a setting."""
 
@@ -50,8 +53,7 @@ def renew(
         files.member: Leaf(files.member.stem, frozenset(hosts)),
         files.controller: Leaf(files.controller.stem),
     }
-    with _writing(files.directory):
-        files.directory.mkdir(mode=0o700, exist_ok=True)
+    with writing(files.directory):
         return _renew(files.ca, "headrace local CA", leaves, now, life, running=running)
 
 
@@ -74,15 +76,33 @@ def renew_nodes(
         LocalClusterFailed: files cannot be written.
     """
     leaves = {files.of(role): leaf_of(role, hosts, TRUST_DOMAIN) for role in roles}
-    with _writing(files.directory):
-        files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _renew(files.ca, "headrace local CA of nodes", leaves, now, life, running=running)
+    with writing(files.directory):
+        return _renew(files.ca, CA_NAME, leaves, now, life, running=running)
 
 
 @contextmanager
-def _writing(directory: Path) -> Iterator[None]:
+def directory_lock(directory: Path) -> Iterator[None]:
+    """Waits for whoever has it: that one writes some files."""
+    opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """
+    While the block runs nobody else writes to ``directory``, which is made where it is missing.
+
+    Raises:
+        LocalClusterFailed: files cannot be written.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with directory_lock(directory):
+            yield
     except OSError as error:
         raise LocalClusterFailed(
             f"cannot write certificates to {error.filename or directory}: {error.strerror}"
@@ -94,7 +114,7 @@ def _renew(
 ) -> list[str]:
     made: list[str] = []
     ca = read_pair(ca_file, CertificateFiles.key(ca_file))
-    if running and ca is None:
+    if running and (ca is None or ca.certificate.public_key() != ca.key.public_key()):
         return made
     if ca is None or not (running or lasts(ca, ca, now)):
         ca = make_ca(ca_name, now)
