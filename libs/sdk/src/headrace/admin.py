@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from headrace.group_types import GroupDescription, GroupList, PartitionLag, ResetPlan
     from headrace.records import TopicPartition
     from headrace.setting_types import AdminSettingsDict
-    from headrace.ticket_types import AccessAnswer, AccessQuestion, Ticket, TicketAudience
+    from headrace.ticket_types import AccessAnswer, AccessQuestion, AnnouncedChange, Ticket, TicketAudience
     from headrace_common.core.access.changes import Change
     from headrace_common.core.access.grants import Grant
     from headrace_common.core.secret import Secret
@@ -942,6 +942,7 @@ class AdminClient:
         ticket: bytes = b"",
         audience: TicketAudience | None = None,
         bearer: Secret | None = None,
+        change: AnnouncedChange | None = None,
     ) -> AccessAnswer:
         """
         Whether this client may do some things; with a ticket, whether its owner may, by it, at ``audience``.
@@ -952,13 +953,17 @@ class AdminClient:
         Args:
             bearer: somebody else's credential, as a program got it that was asked by its owner: the question is whose
                 that is. It goes out alone, on connections of its own.
+            change: what this program does next if one of the questions may be: the audit has it before the answer.
 
         Raises:
             Unauthenticated: the cluster does not know who asks.
+            AuditUnavailable: ``change`` cannot be written, and must not be done.
             CredentialInPlainText: ``bearer`` would go to another machine, and not by TLS.
             NetworkFailed: no broker answers.
         """
-        return self._wait(self._twin.check_access(questions, ticket=ticket, audience=audience, bearer=bearer))
+        return self._wait(
+            self._twin.check_access(questions, ticket=ticket, audience=audience, bearer=bearer, change=change)
+        )
 
     def issue_ticket(
         self, audience: TicketAudience, questions: Iterable[AccessQuestion], *, bearer: Secret | None = None

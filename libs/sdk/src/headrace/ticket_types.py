@@ -28,6 +28,15 @@ class TicketAudience(NamedTuple):
     """What is asked of it, as both sides call it, such as the name of a store."""
 
 
+class AnnouncedChange(NamedTuple):
+    """What a program does next for somebody that may, as the audit has it."""
+
+    what: str
+    """As ``PUT /connectors/shop/pause``."""
+    asked_from: str = ""
+    """The address of who asked the program for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """Says to its audience that somebody may do something."""

@@ -11,8 +11,9 @@ from libs.common.tests.kit.clock import FakeClock
 from headrace.aio import guarding
 from headrace.aio.guarding import FRESH_MS, Guard
 from headrace.errors import CredentialInPlainText
-from headrace.ticket_types import AccessAnswer, AccessQuestion, TicketAudience
+from headrace.ticket_types import AccessAnswer, AccessQuestion, AnnouncedChange, TicketAudience
 from headrace_common.core.errors import (
+    AuditUnavailable,
     ClusterAuthorizationFailed,
     CoordinatorNotAvailable,
     HeadraceError,
@@ -37,6 +38,7 @@ class Brokers:
         self.failure: HeadraceError | None = None
         self.asked = 0
         self.bearers: list[Secret | None] = []
+        self.announced: list[AnnouncedChange] = []
         self.answers = asyncio.Event()
         self.answers.set()
 
@@ -47,8 +49,11 @@ class Brokers:
         ticket: bytes = b"",
         audience: TicketAudience | None = None,
         bearer: Secret | None = None,
+        change: AnnouncedChange | None = None,
     ) -> AccessAnswer:
         self.asked += 1
+        if change is not None:
+            self.announced.append(change)
         self.bearers.append(bearer)
         await self.answers.wait()
         if self.failure is not None:
@@ -200,6 +205,29 @@ async def test_who_shows_a_credential_is_asked_about_by_that_for_five_seconds(wo
     assert (await world.guard.ask_by_bearer(KEY, READ)).refusals == ("",)
     await world.guard.ask_by_bearer(Secret("hrk_bob"), READ)
     assert world.brokers.bearers == [KEY, KEY, Secret("hrk_bob")], "each is asked about"
+
+
+async def test_what_is_done_next_is_announced_each_time(world: World) -> None:
+    change = AnnouncedChange("PUT /connectors/shop/pause", "10.0.0.9")
+    await world.guard.ask_by_bearer(KEY, READ)
+    for _ in range(2):
+        assert (await world.guard.ask_by_bearer(KEY, READ, change)).refusals == ("",)
+    assert (world.brokers.asked, world.brokers.announced) == (3, [change, change])
+    world.brokers.failure = AuditUnavailable("the disk is full")
+    with pytest.raises(AuditUnavailable):
+        await world.guard.ask_by_bearer(KEY, READ, change)
+
+
+async def test_so_much_is_announced_at_one_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "ASKING_MAX", 1)
+    world.brokers.answers.clear()
+    first = asyncio.ensure_future(world.guard.ask_by_bearer(KEY, READ, AnnouncedChange("a")))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await world.guard.ask_by_bearer(KEY, READ, AnnouncedChange("b"))
+    world.brokers.answers.set()
+    await first
+    await world.guard.ask_by_bearer(KEY, READ, AnnouncedChange("b"))
 
 
 async def test_a_credential_that_brokers_do_not_know_is_not_remembered(world: World) -> None:

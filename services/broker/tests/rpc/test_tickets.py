@@ -18,7 +18,17 @@ from headrace_common.core.access.principal import Principal, PrincipalType
 from headrace_common.core.access.resources import EVERY_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.rows import Mode
 from headrace_common.core.access.tickets import LIFE_MS
-from headrace_common.core.errors import Denied, HeadraceError, NetworkFailed, Rejected, Unauthenticated
+from headrace_common.core.audit.events import Event, Resource
+from headrace_common.core.audit.kinds import Kind
+from headrace_common.core.errors import (
+    AuditUnavailable,
+    Denied,
+    ErrorCode,
+    HeadraceError,
+    NetworkFailed,
+    Rejected,
+    Unauthenticated,
+)
 from headrace_common.core.image import Role
 from headrace_common.core.secret import Secret
 from headrace_common.rpc.node_gate import FORWARDED_CERTIFICATE_KEY, FORWARDED_KEY
@@ -246,3 +256,73 @@ async def test_whoever_an_admin_node_asks_for_by_a_certificate_has_a_ticket_unti
     world.rows.blocked = frozenset({owner})
     await world.show()
     assert "is blocked" in (await check(world, ticket)).ticket_refused
+
+
+class Written:
+    """An audit that a test reads, or that fails."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.ends: list[Event] = []
+        self.failure: AuditUnavailable | None = None
+
+    async def record(self, *events: Event) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.events += events
+
+    async def tell(self, *events: Event) -> None:
+        self.ends += events
+
+    def note(self, event: Event) -> None:
+        """Of refusals, and of who is new."""
+
+
+PAUSE = pb.AnnouncedChange(what="PUT /connectors/shop/pause", asked_from="10.0.0.9")
+
+
+async def announce(world: Guarded, *questions: pb.AccessQuestion, **more: Any) -> pb.CheckAccessResponse:
+    asked = pb.CheckAccessRequest(questions=questions or [ALTER], **{"change": PAUSE, **more})
+    try:
+        return await (await stub(world, ALICE)).CheckAccess(asked)
+    except grpc.aio.AioRpcError as error:
+        raise error_from_rpc(error) from error
+
+
+async def test_what_a_program_does_next_is_in_the_audit_in_the_name_of_who_may(world: Guarded) -> None:
+    written: Any = Written()
+    world.access.auditing.audit = written
+    assert list((await announce(world)).refusals) != [""]
+    assert written.events == [], "who may not does nothing"
+    await world.allow(allow(ResourceType.CONNECTOR, literal("shop"), Operation.ALTER, Operation.CREATE))
+    assert list((await announce(world)).refusals) == [""]
+    [event] = written.events
+    assert (event.kind, event.actor.principal, event.status) == (Kind.ADMINISTERED, "User:alice", None)
+    assert (event.rpc, event.source) == ("Connect/PUT /connectors/shop/pause", "127.0.0.1")
+    assert (event.operation, event.resource) == (Operation.ALTER, Resource(ResourceType.CONNECTOR, "shop"))
+    assert event.change is not None
+    assert event.change.after == {"asked_from": "10.0.0.9"}
+    create = pb.AccessQuestion(operation="CREATE", type="CONNECTOR", name="shop")
+    configure = pb.AccessQuestion(operation="ALTER_CONFIGS", type="CONNECTOR", name="shop")
+    await announce(world, create, configure)
+    assert written.events[1].operation is Operation.CREATE
+    await announce(world, create, ALTER, change=pb.AnnouncedChange(what="x" * 1_000))
+    assert (written.events[2].operation, len(written.events[2].rpc) < 300) == (Operation.ALTER, True)
+    await check(world, b"", ALTER, shows=ALICE)
+    assert len(written.events) == 3, "who only asks does nothing"
+
+
+async def test_what_cannot_be_written_is_refused_and_told_if_it_may_be_written_later(world: Guarded) -> None:
+    written: Any = Written()
+    world.access.auditing.audit = written
+    await world.allow(allow(ResourceType.CONNECTOR, literal("shop"), Operation.ALTER))
+    written.failure = AuditUnavailable("the disk is full")
+    with pytest.raises(AuditUnavailable, match="the disk is full"):
+        await announce(world)
+    assert written.ends == []
+    written.failure.chained = True
+    with pytest.raises(AuditUnavailable):
+        await announce(world)
+    assert [one.status for one in written.ends] == [ErrorCode.AUDIT_UNAVAILABLE]
+    world.access.auditing.audit = None
+    assert list((await announce(world)).refusals) == [""], "without an audit nothing is written"

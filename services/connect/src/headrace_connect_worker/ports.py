@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace.records import TopicPartition
-from headrace.ticket_types import AccessQuestion
+from headrace.ticket_types import AccessQuestion, AnnouncedChange
 from headrace.work_types import Declaration, WorkChange
 from headrace_common.core.secret import Secret
 from headrace_connect.core.errors import Fault
@@ -633,12 +633,18 @@ class Callers(Protocol):
         """Whether the cluster is not closed, so that nobody is asked who it is."""
         ...
 
-    async def ask_by_bearer(self, bearer: Secret, questions: Sequence[AccessQuestion]) -> Sequence[str]:
+    async def ask_by_bearer(
+        self, bearer: Secret, questions: Sequence[AccessQuestion], change: AnnouncedChange | None = None
+    ) -> Sequence[str]:
         """
         Why who shows ``bearer`` may not do each of these; empty: it may.
 
+        Args:
+            change: what is done next if it may one of these: the cluster's audit has it first.
+
         Raises:
             headrace_common.core.errors.Unauthenticated: it is nobody's.
+            headrace_common.core.errors.AuditUnavailable: ``change`` must not be done.
         """
         ...
 

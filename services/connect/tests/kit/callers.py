@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from services.connect.tests.kit.twin import ME
 
-from headrace.ticket_types import AccessQuestion
+from headrace.ticket_types import AccessQuestion, AnnouncedChange
 from headrace_common.core.access.tickets import TICKET_BYTES
-from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError, Unauthenticated
+from headrace_common.core.errors import AuditUnavailable, ClusterAuthorizationFailed, HeadraceError, Unauthenticated
 from headrace_common.core.secret import Secret
 
 IN_GROUP: Final = AccessQuestion("READ", "GROUP", "connect-cluster")
@@ -36,6 +36,9 @@ class TwinCallers:
     """Of each name; WORKER's are the worker's own."""
     tickets: dict[bytes, Made] = field(default_factory=dict)
     asked: list[tuple[str, tuple[AccessQuestion, ...]]] = field(default_factory=list)
+    announced: list[tuple[str, AnnouncedChange]] = field(default_factory=list)
+    """What is in the audit."""
+    audit_fails: bool = False
     answers: asyncio.Event = field(default_factory=asyncio.Event)
     """While it is not set brokers do not answer about ``hrk_slow``."""
 
@@ -64,12 +67,19 @@ class TwinCallers:
             raise self.raises
         return not self.closed
 
-    async def ask_by_bearer(self, bearer: Secret, questions: Sequence[AccessQuestion]) -> Sequence[str]:
+    async def ask_by_bearer(
+        self, bearer: Secret, questions: Sequence[AccessQuestion], change: AnnouncedChange | None = None
+    ) -> Sequence[str]:
         name = bearer.reveal().removeprefix("hrk_")
         self.asked.append((name, tuple(questions)))
         if name == "slow":
             await self.answers.wait()
-        return self._refusals(name, questions)
+        refusals = self._refusals(name, questions)
+        if change is not None and not all(refusals):
+            if self.audit_fails:
+                raise AuditUnavailable("the audit cannot be written")
+            self.announced.append((name, change))
+        return refusals
 
     async def ask_by_ticket(self, ticket: bytes, purpose: str, questions: Sequence[AccessQuestion]) -> Sequence[str]:
         made = self.tickets.get(ticket)

@@ -14,7 +14,7 @@ from services.connect.tests.kit.callers import IN_GROUP
 from services.connect.tests.kit.rest import Rest, the_app
 from services.connect.tests.kit.twin import ME
 
-from headrace.ticket_types import AccessQuestion
+from headrace.ticket_types import AccessQuestion, AnnouncedChange
 from headrace_common.core.access.resources import OPERATIONS, Operation, ResourceType
 from headrace_common.core.errors import CoordinatorNotAvailable
 from headrace_connect_worker.core.refusals import NotLeader
@@ -150,6 +150,46 @@ async def test_each_route_wants_the_right_of_its_row_and_no_other(closed: Rest, 
         closed.callers.rights["alice"].clear()
         closed.callers.allow("alice", "a" if row.type == "CONNECTOR" else "kafka-cluster", operation, type=row.type)
         assert (await ask(closed, route)).status_code not in (401, 403)
+
+
+CHANGES: Final = {
+    "POST /connectors",
+    "DELETE /connectors/{name}",
+    "PUT /connectors/{name}/config",
+    "PATCH /connectors/{name}/config",
+    "PUT /connectors/{name}/topics/reset",
+    "PUT /connectors/{name}/pause",
+    "PUT /connectors/{name}/resume",
+    "PUT /connectors/{name}/stop",
+    "POST /connectors/{name}/restart",
+    "POST /connectors/{name}/tasks/{task}/restart",
+    "PATCH /connectors/{name}/offsets",
+    "DELETE /connectors/{name}/offsets",
+    "PUT /admin/loggers/{logger}",
+    "POST /v1/connectors/{name}/snapshot",
+}
+
+
+@pytest.mark.parametrize("route", sorted(route for route, row in ROUTES.items() if row.operations))
+async def test_what_changes_is_in_the_audit_first_and_nothing_else_is(closed: Rest, route: str) -> None:
+    row, body = ROUTES[route], body_of(route)
+    assert (await ask(closed, route, body=body)).status_code == 403
+    assert closed.callers.announced == []
+    name = "c" if route == "POST /connectors" else "a"
+    closed.callers.allow("alice", name if row.type == "CONNECTOR" else "kafka-cluster", *row.operations, type=row.type)
+    body = {"name": "c", "config": SOURCE} if name == "c" else body
+    closed.callers.audit_fails = True
+    before = set(closed.herd.state.connectors)
+    answer = await ask(closed, route, body=body)
+    assert (answer.status_code == 503) == (route in CHANGES), answer.text
+    if route in CHANGES:
+        assert set(closed.herd.state.connectors) == before
+        closed.callers.audit_fails = False
+        await ask(closed, route, body=body)
+        what = f"{route.format(**GIVEN)}"
+        assert closed.callers.announced == [("alice", AnnouncedChange(what, "127.0.0.1"))]
+    else:
+        assert closed.callers.announced == []
 
 
 async def test_the_words_are_those_of_all_services(closed: Rest) -> None:

@@ -327,6 +327,29 @@ class Auditing:
             statuses = doing.statuses or [ended] * len(items)
             await audit.tell(*self._ends(events, items, statuses, doing.changes))
 
+    async def announced(
+        self, shown: Shown, what: str, asked_from: str, asked: tuple[Operation, ResourceType, str]
+    ) -> None:
+        """
+        A program that is no node does something next, for a caller that may: on disk when this returns. How it ends is
+        told by nobody.
+
+        Raises:
+            AuditUnavailable: it cannot be written, and must not be done.
+        """
+        if self.audit is None:
+            return
+        operation, type, name = asked
+        event = self._event(Kind.ADMINISTERED, actor_of(shown), shown.caller.host or "", what, status=None)
+        change = change_of({}, {"asked_from": asked_from})
+        event = replace(event, operation=operation, resource=Resource(type, name), change=change)
+        try:
+            await self.audit.record(event)
+        except AuditUnavailable as error:
+            if error.chained:
+                await self.audit.tell(replace(event, time_ms=self._clock.now_ms(), status=error.code))
+            raise
+
     def _ends(
         self,
         events: Sequence[Event],

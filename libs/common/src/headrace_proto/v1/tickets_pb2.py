@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fheadrace_proto/v1/tickets.proto\x12\x0bheadrace.v1\"?\n\x0e\x41\x63\x63\x65ssQuestion\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"B\n\x0eTicketAudience\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0f\n\x07purpose\x18\x03 \x01(\t\"\x83\x01\n\x12\x43heckAccessRequest\x12.\n\tquestions\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.AccessQuestion\x12\x0e\n\x06ticket\x18\x02 \x01(\x0c\x12-\n\x08\x61udience\x18\x03 \x01(\x0b\x32\x1b.headrace.v1.TicketAudience\"`\n\x13\x43heckAccessResponse\x12\x0c\n\x04mode\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x10\n\x08refusals\x18\x03 \x03(\t\x12\x16\n\x0eticket_refused\x18\x04 \x01(\t\"s\n\x12IssueTicketRequest\x12-\n\x08\x61udience\x18\x01 \x01(\x0b\x32\x1b.headrace.v1.TicketAudience\x12.\n\tquestions\x18\x02 \x03(\x0b\x32\x1b.headrace.v1.AccessQuestion\"6\n\x13IssueTicketResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x0f\n\x07life_ms\x18\x02 \x01(\x03\x32\xad\x01\n\x07Tickets\x12P\n\x0b\x43heckAccess\x12\x1f.headrace.v1.CheckAccessRequest\x1a .headrace.v1.CheckAccessResponse\x12P\n\x0bIssueTicket\x12\x1f.headrace.v1.IssueTicketRequest\x1a .headrace.v1.IssueTicketResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fheadrace_proto/v1/tickets.proto\x12\x0bheadrace.v1\"?\n\x0e\x41\x63\x63\x65ssQuestion\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"B\n\x0eTicketAudience\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0f\n\x07purpose\x18\x03 \x01(\t\"\xb1\x01\n\x12\x43heckAccessRequest\x12.\n\tquestions\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.AccessQuestion\x12\x0e\n\x06ticket\x18\x02 \x01(\x0c\x12-\n\x08\x61udience\x18\x03 \x01(\x0b\x32\x1b.headrace.v1.TicketAudience\x12,\n\x06\x63hange\x18\x04 \x01(\x0b\x32\x1c.headrace.v1.AnnouncedChange\"3\n\x0f\x41nnouncedChange\x12\x0c\n\x04what\x18\x01 \x01(\t\x12\x12\n\nasked_from\x18\x02 \x01(\t\"`\n\x13\x43heckAccessResponse\x12\x0c\n\x04mode\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x10\n\x08refusals\x18\x03 \x03(\t\x12\x16\n\x0eticket_refused\x18\x04 \x01(\t\"s\n\x12IssueTicketRequest\x12-\n\x08\x61udience\x18\x01 \x01(\x0b\x32\x1b.headrace.v1.TicketAudience\x12.\n\tquestions\x18\x02 \x03(\x0b\x32\x1b.headrace.v1.AccessQuestion\"6\n\x13IssueTicketResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\x0f\n\x07life_ms\x18\x02 \x01(\x03\x32\xad\x01\n\x07Tickets\x12P\n\x0b\x43heckAccess\x12\x1f.headrace.v1.CheckAccessRequest\x1a .headrace.v1.CheckAccessResponse\x12P\n\x0bIssueTicket\x12\x1f.headrace.v1.IssueTicketRequest\x1a .headrace.v1.IssueTicketResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,13 +36,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TICKETAUDIENCE']._serialized_start=113
   _globals['_TICKETAUDIENCE']._serialized_end=179
   _globals['_CHECKACCESSREQUEST']._serialized_start=182
-  _globals['_CHECKACCESSREQUEST']._serialized_end=313
-  _globals['_CHECKACCESSRESPONSE']._serialized_start=315
-  _globals['_CHECKACCESSRESPONSE']._serialized_end=411
-  _globals['_ISSUETICKETREQUEST']._serialized_start=413
-  _globals['_ISSUETICKETREQUEST']._serialized_end=528
-  _globals['_ISSUETICKETRESPONSE']._serialized_start=530
-  _globals['_ISSUETICKETRESPONSE']._serialized_end=584
-  _globals['_TICKETS']._serialized_start=587
-  _globals['_TICKETS']._serialized_end=760
+  _globals['_CHECKACCESSREQUEST']._serialized_end=359
+  _globals['_ANNOUNCEDCHANGE']._serialized_start=361
+  _globals['_ANNOUNCEDCHANGE']._serialized_end=412
+  _globals['_CHECKACCESSRESPONSE']._serialized_start=414
+  _globals['_CHECKACCESSRESPONSE']._serialized_end=510
+  _globals['_ISSUETICKETREQUEST']._serialized_start=512
+  _globals['_ISSUETICKETREQUEST']._serialized_end=627
+  _globals['_ISSUETICKETRESPONSE']._serialized_start=629
+  _globals['_ISSUETICKETRESPONSE']._serialized_end=683
+  _globals['_TICKETS']._serialized_start=686
+  _globals['_TICKETS']._serialized_end=859
 # @@protoc_insertion_point(module_scope)

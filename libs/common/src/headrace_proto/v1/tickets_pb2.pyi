@@ -83,6 +83,7 @@ class CheckAccessRequest(_message.Message):
     QUESTIONS_FIELD_NUMBER: _builtins.int
     TICKET_FIELD_NUMBER: _builtins.int
     AUDIENCE_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
     ticket: _builtins.bytes
     """Shown to the one who calls, who asks about its owner. Empty: about the caller."""
     @_builtins.property
@@ -91,20 +92,53 @@ class CheckAccessRequest(_message.Message):
     def audience(self) -> Global___TicketAudience:
         """Of the one who calls, with a ticket."""
 
+    @_builtins.property
+    def change(self) -> Global___AnnouncedChange:
+        """What the one who calls does next, if it may one of these: that is in the audit before the answer, and the call fails
+        with AUDIT_UNAVAILABLE where it cannot be. Absent: nothing of the kind.
+        """
+
     def __init__(
         self,
         *,
         questions: _abc.Iterable[Global___AccessQuestion] | None = ...,
         ticket: _builtins.bytes = ...,
         audience: Global___TicketAudience | None = ...,
+        change: Global___AnnouncedChange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["audience", b"audience"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["audience", b"audience", "change", b"change"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["audience", b"audience", "questions", b"questions", "ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audience", b"audience", "change", b"change", "questions", b"questions", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CheckAccessRequest: _TypeAlias = CheckAccessRequest  # noqa: Y015
+
+@_typing.final
+class AnnouncedChange(_message.Message):
+    """What a program that is no node does for somebody, and would be in the audit if a node did it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHAT_FIELD_NUMBER: _builtins.int
+    ASKED_FROM_FIELD_NUMBER: _builtins.int
+    what: _builtins.str
+    """As "PUT /connectors/shop/pause"; the audit cuts long ones."""
+    asked_from: _builtins.str
+    """The address of who asked the program for it, as that says."""
+    def __init__(
+        self,
+        *,
+        what: _builtins.str = ...,
+        asked_from: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_from", b"asked_from", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnnouncedChange: _TypeAlias = AnnouncedChange  # noqa: Y015
 
 @_typing.final
 class CheckAccessResponse(_message.Message):

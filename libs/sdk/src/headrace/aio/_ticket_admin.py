@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.errors import UnsupportedVersion
-from headrace.ticket_types import AccessAnswer, AccessQuestion, Ticket, TicketAudience
+from headrace.ticket_types import AccessAnswer, AccessQuestion, AnnouncedChange, Ticket, TicketAudience
 from headrace_common.core.access.tickets import maker_of
 from headrace_proto.v1 import tickets_pb2 as pb
 
@@ -27,6 +27,7 @@ class TicketAdmin:
         ticket: bytes = b"",
         audience: TicketAudience | None = None,
         bearer: Secret | None = None,
+        change: AnnouncedChange | None = None,
     ) -> AccessAnswer:
         """
         Whether this client may do some things; with a ticket, whether its owner may, by it, at ``audience``.
@@ -37,9 +38,11 @@ class TicketAdmin:
         Args:
             bearer: somebody else's credential, as a program got it that was asked by its owner: the question is whose
                 that is. It goes out alone, on connections of its own.
+            change: what this program does next if one of the questions may be: the audit has it before the answer.
 
         Raises:
             Unauthenticated: the cluster does not know who asks.
+            AuditUnavailable: ``change`` cannot be written, and must not be done.
             CredentialInPlainText: ``bearer`` would go to another machine, and not by TLS.
             NetworkFailed: no broker answers.
         """
@@ -51,6 +54,8 @@ class TicketAdmin:
         request = pb.CheckAccessRequest(questions=map(_question, asked), ticket=ticket)
         if audience is not None:
             request.audience.CopyFrom(_audience(audience))
+        if change is not None:
+            request.change.CopyFrom(pb.AnnouncedChange(what=change.what, asked_from=change.asked_from))
         try:
             answer = await self._transport.ticket_call(lambda stub: stub.CheckAccess, request, maker, bearer)
         except UnsupportedVersion:

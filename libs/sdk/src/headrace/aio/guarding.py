@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final
 
 from headrace.errors import CredentialInPlainText, HeadraceError, Unauthenticated
-from headrace.ticket_types import AccessAnswer, AccessQuestion, TicketAudience
+from headrace.ticket_types import AccessAnswer, AccessQuestion, AnnouncedChange, TicketAudience
 from headrace_common.core.errors import (
+    AuditUnavailable,
     ClusterAuthorizationFailed,
     CoordinatorNotAvailable,
     NetworkFailed,
@@ -46,6 +47,7 @@ class Guard:
         self._known: dict[Hashable, tuple[float, AccessAnswer]] = {}
         self._known_count = 0
         self._asking: dict[Hashable, asyncio.Future[AccessAnswer]] = {}
+        self._announcing = 0
         self._open: bool | None = None
         """Whether the cluster lets everybody, as was heard last; None: never heard."""
         self._open_until_ms = -float("inf")
@@ -113,24 +115,44 @@ class Guard:
             raise Unauthenticated(answer.ticket_refused)
         return answer
 
-    async def ask_by_bearer(self, bearer: Secret, questions: Sequence[AccessQuestion]) -> AccessAnswer:
+    async def ask_by_bearer(
+        self, bearer: Secret, questions: Sequence[AccessQuestion], change: AnnouncedChange | None = None
+    ) -> AccessAnswer:
         """
         What may be done by who shows ``bearer`` to this program: brokers are shown that, and nothing of the program's.
         For closed clusters.
 
+        Args:
+            change: what is done next if it may be: a broker is asked anew, and has it in the audit.
+
         Raises:
             Unauthenticated: it is nobody's, or nobody's any more.
             CoordinatorNotAvailable, Overloaded: the cluster cannot be asked now.
+            AuditUnavailable: ``change`` must not be done.
         """
-        key = bearer, tuple(questions)
         try:
+            if change is not None:
+                return await self._announce(bearer, questions, change)
+            key = bearer, tuple(questions)
             return await self.ask(key, lambda: self._admin.check_access(questions, bearer=bearer))
         except CredentialInPlainText as error:  # by this program, to a broker
             raise _unknown(error) from error
-        except (Unauthenticated, Overloaded):
+        except (Unauthenticated, Overloaded, AuditUnavailable):
             raise
         except HeadraceError as error:
             raise _unknown(error) from error
+
+    async def _announce(
+        self, bearer: Secret, questions: Sequence[AccessQuestion], change: AnnouncedChange
+    ) -> AccessAnswer:
+        if self._announcing >= ASKING_MAX:
+            raise Overloaded("too many change something at one time; ask again in a moment")
+        self._announcing += 1
+        try:
+            answer: AccessAnswer = await self._admin.check_access(questions, bearer=bearer, change=change)
+        finally:
+            self._announcing -= 1
+        return answer
 
     async def ask(self, key: Hashable, ask: Ask) -> AccessAnswer:
         """

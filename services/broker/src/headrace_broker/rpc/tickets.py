@@ -41,14 +41,33 @@ class TicketsServicer(tickets_pb2_grpc.TicketsServicer):
         questions = [_asked(question) for question in request.questions]
         answer = pb.CheckAccessResponse(mode=self._access.view.mode.name.lower())
         if not request.ticket:
+            shown = current_shown()
             _answer(answer, current_rights(), questions)
-            return answer
-        try:
-            ticket = self._tickets.find(request.ticket, _audience(request.audience), self._clock.monotonic_ms())
-            _answer(answer, self._access.rights(self._owner(ticket)), questions, ticket)
-        except Unauthenticated as error:
-            answer.ticket_refused = str(error)
+        else:
+            try:
+                ticket = self._tickets.find(request.ticket, _audience(request.audience), self._clock.monotonic_ms())
+                shown = self._owner(ticket)
+                _answer(answer, self._access.rights(shown), questions, ticket)
+            except Unauthenticated as error:
+                answer.ticket_refused = str(error)
+                return answer
+        if request.HasField("change"):
+            await self._announce(shown, request.change, questions, answer)
         return answer
+
+    async def _announce(
+        self, shown: Shown, change: pb.AnnouncedChange, questions: list[Asked], answer: pb.CheckAccessResponse
+    ) -> None:
+        """
+        By the last of what it may: who may make a connector and configure it asks for both.
+
+        Raises:
+            AuditUnavailable: it cannot be written.
+        """
+        allowed = [asked for asked, refusal in zip(questions, answer.refusals, strict=True) if not refusal]
+        if allowed:
+            what = f"Connect/{change.what}"
+            await self._access.auditing.announced(shown, what, change.asked_from, allowed[-1])
 
     async def IssueTicket(self, request: pb.IssueTicketRequest, context: Context) -> pb.IssueTicketResponse:
         """See the proto."""

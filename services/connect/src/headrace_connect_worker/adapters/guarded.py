@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from headrace import aio
 from headrace.aio.guarding import Guard
 from headrace.errors import CredentialInPlainText
-from headrace.ticket_types import AccessQuestion, TicketAudience
+from headrace.ticket_types import AccessQuestion, AnnouncedChange, TicketAudience
 from headrace_common.core.errors import CoordinatorNotAvailable, Denied, HeadraceError, Overloaded, Unauthenticated
 from headrace_common.core.secret import Secret
 from headrace_common.runtime.clock import Clock
@@ -30,9 +30,11 @@ class SdkCallers:
         """See ``Callers``."""
         return await self._guard.is_open()
 
-    async def ask_by_bearer(self, bearer: Secret, questions: Sequence[AccessQuestion]) -> Sequence[str]:
+    async def ask_by_bearer(
+        self, bearer: Secret, questions: Sequence[AccessQuestion], change: AnnouncedChange | None = None
+    ) -> Sequence[str]:
         """See ``Callers``."""
-        return (await self._guard.ask_by_bearer(bearer, questions)).refusals
+        return (await self._guard.ask_by_bearer(bearer, questions, change)).refusals
 
     async def ask_by_ticket(self, ticket: bytes, purpose: str, questions: Sequence[AccessQuestion]) -> Sequence[str]:
         """See ``Callers``."""

@@ -21,7 +21,16 @@ from headrace_common.runtime.admission import network_of
 from headrace_connect_worker.core.refusals import Refusal
 from headrace_connect_worker.ports import Callers
 from headrace_connect_worker.rpc.answering import failure, status_and_text
-from headrace_connect_worker.rpc.callers import CURRENT, EVERYBODY, ByBearer, ByTicket, Caller, purpose_of, ticket_of
+from headrace_connect_worker.rpc.callers import (
+    CURRENT,
+    EVERYBODY,
+    ByBearer,
+    ByTicket,
+    Caller,
+    change_of,
+    purpose_of,
+    ticket_of,
+)
 from headrace_connect_worker.rpc.paths import raw_path
 from headrace_connect_worker.rpc.route_table import OPEN, RouteRules, check_row
 
@@ -67,7 +76,7 @@ class AccessGate:
             return EVERYBODY
         caller = self._caller(scope)
         with self._place(scope):
-            await check_row(row, given, caller)
+            await check_row(row, given, caller, change_of(scope))
         return caller
 
     @contextmanager

@@ -11,7 +11,9 @@ from contextvars import ContextVar
 from typing import Final
 from urllib.parse import unquote
 
-from headrace.ticket_types import AccessQuestion
+from starlette.types import Scope
+
+from headrace.ticket_types import AccessQuestion, AnnouncedChange
 from headrace_common.core.access.tickets import maker_of
 from headrace_common.core.errors import ClusterAuthorizationFailed, Unauthenticated
 from headrace_common.core.secret import Secret
@@ -39,16 +41,21 @@ def on_connector(operation: str, name: str) -> AccessQuestion:
 class Caller:
     """Of one request. This one may do everything: the cluster is not closed."""
 
-    async def check_any(self, *questions: AccessQuestion) -> None:
+    async def check_any(self, *questions: AccessQuestion, change: AnnouncedChange | None = None) -> None:
         """
         Let it pass if it may do one of these; with none, if it is somebody.
 
+        Args:
+            change: what it has this worker do next. It is in the cluster's audit when it passes, by the worker that it
+                has shown its credential to; not by the one that leads, which is shown a ticket.
+
         Raises:
             Denied: it may not.
+            AuditUnavailable: ``change`` cannot be written.
             Unauthenticated, CoordinatorNotAvailable, Overloaded: as ``Callers``.
         """
 
-    async def check(self, operation: str, name: str) -> None:
+    async def check(self, operation: str, name: str, change: AnnouncedChange | None = None) -> None:
         """Let it pass if it may ``operation`` the connector ``name``. Raises: as ``check_any``."""
 
     async def check_put(self, name: str, *, exists: bool) -> None:
@@ -79,18 +86,20 @@ class _Known(Caller):
         self._callers = callers
         self._passed: dict[AccessQuestion, None] = {}
 
-    async def _refusals(self, questions: Sequence[AccessQuestion]) -> Sequence[str]:
+    async def _refusals(
+        self, questions: Sequence[AccessQuestion], change: AnnouncedChange | None = None
+    ) -> Sequence[str]:
         raise NotImplementedError
 
-    async def check_any(self, *questions: AccessQuestion) -> None:
-        refusals = await self._refusals(questions)
+    async def check_any(self, *questions: AccessQuestion, change: AnnouncedChange | None = None) -> None:
+        refusals = await self._refusals(questions, change)
         allowed = [one for one, refusal in zip(questions, refusals, strict=True) if not refusal]
         if questions and not allowed:
             raise ClusterAuthorizationFailed(refusals[-1])
         self._passed |= dict.fromkeys(allowed)
 
-    async def check(self, operation: str, name: str) -> None:
-        await self.check_any(on_connector(operation, name))
+    async def check(self, operation: str, name: str, change: AnnouncedChange | None = None) -> None:
+        await self.check_any(on_connector(operation, name), change=change)
 
     async def check_put(self, name: str, *, exists: bool) -> None:
         both = [on_connector("CREATE", name), on_connector("ALTER_CONFIGS", name)]
@@ -114,8 +123,10 @@ class ByBearer(_Known):
         super().__init__(callers)
         self._bearer = bearer
 
-    async def _refusals(self, questions: Sequence[AccessQuestion]) -> Sequence[str]:
-        return await self._callers.ask_by_bearer(self._bearer, questions)
+    async def _refusals(
+        self, questions: Sequence[AccessQuestion], change: AnnouncedChange | None = None
+    ) -> Sequence[str]:
+        return await self._callers.ask_by_bearer(self._bearer, questions, change)
 
     async def ticket_for(self, endpoint: str, purpose: str, *, as_worker: bool = False) -> bytes:
         if as_worker:
@@ -131,7 +142,9 @@ class ByTicket(_Known):
         self._ticket = ticket
         self._purpose = purpose
 
-    async def _refusals(self, questions: Sequence[AccessQuestion]) -> Sequence[str]:
+    async def _refusals(
+        self, questions: Sequence[AccessQuestion], change: AnnouncedChange | None = None
+    ) -> Sequence[str]:
         return await self._callers.ask_by_ticket(self._ticket, self._purpose, questions)
 
     async def those_it_may(self, operation: str, names: Iterable[str]) -> list[str]:
@@ -160,6 +173,12 @@ def current_caller() -> Caller:
 def purpose_of(method: str, path: str) -> str:
     """What a ticket is for that is shown with this request; ``path`` may be encoded one way or another."""
     return f"{method} {unquote(path)}"
+
+
+def change_of(scope: Scope) -> AnnouncedChange:
+    """What a request does, as the audit has it."""
+    client = scope.get("client")
+    return AnnouncedChange(purpose_of(scope["method"], scope["path"]), client[0] if client else "")
 
 
 def show_ticket(ticket: bytes) -> str:

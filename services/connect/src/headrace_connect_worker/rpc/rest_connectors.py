@@ -15,7 +15,7 @@ from headrace_connect_worker.core.records import TargetState
 from headrace_connect_worker.core.refusals import BadCommand, Conflict
 from headrace_connect_worker.rpc import kafka_shapes, models
 from headrace_connect_worker.rpc.answering import answer, no_body
-from headrace_connect_worker.rpc.callers import current_caller
+from headrace_connect_worker.rpc.callers import change_of, current_caller
 from headrace_connect_worker.rpc.forwarding import Forward, at_own_address
 from headrace_connect_worker.rpc.kafka_shapes import Json
 from headrace_connect_worker.rpc.models import NO_CONTENT, answers, takes
@@ -84,7 +84,7 @@ def changing_routes(worker: Worker) -> APIRouter:
     async def create(request: Request, forward: Forward = None) -> Response:
         """A new connector; 409 where there is one of this name."""
         wanted = commands.read_create(await request.body())
-        await current_caller().check("CREATE", wanted.name)
+        await current_caller().check("CREATE", wanted.name, change_of(request.scope))
 
         async def here() -> Response:
             if wanted.name in worker.views.names:

@@ -15,7 +15,7 @@ from typing import Final
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
-from headrace.ticket_types import AccessQuestion
+from headrace.ticket_types import AccessQuestion, AnnouncedChange
 from headrace_common.core.errors import ClusterAuthorizationFailed
 from headrace_connect_worker.rpc.callers import CONNECTOR, Caller, on_connector
 from headrace_connect_worker.rpc.paths import decode
@@ -32,6 +32,8 @@ class Row:
     type: str = CONNECTOR
     parameter: str = _ANY
     """Of the path, which names the resource; without one any resource of the type will do."""
+    changes: bool = False
+    """Who passes changes something, which is in the cluster's audit first."""
 
 
 OPEN: Final = Row()
@@ -45,9 +47,15 @@ def _one(*operations: str) -> Row:
     return Row(operations, parameter="name")
 
 
+def _changes(*operations: str) -> Row:
+    """The same, of what changes something."""
+    return Row(operations, parameter="name", changes=True)
+
+
 _SEES: Final = _one("DESCRIBE")
 _READS: Final = _one("DESCRIBE_CONFIGS")
-_RUNS: Final = _one("ALTER")
+_RUNS: Final = _changes("ALTER")
+_VERIFIES: Final = _one("ALTER")
 _CONFIGURES: Final = ("CREATE", "ALTER_CONFIGS")
 _SEES_ANY: Final = Row(("DESCRIBE",))
 _CONFIGURES_ANY: Final = Row(_CONFIGURES)
@@ -57,12 +65,12 @@ ROUTES: Final[Mapping[str, Row]] = {
     "GET /": _SEES_ANY,
     "GET /openapi.json": ANYBODY,
     "GET /connectors": ANYBODY,
-    "POST /connectors": Row(("CREATE",)),  # and of the name in the body
+    "POST /connectors": Row(("CREATE",)),  # and of the name in the body, with which it is in the audit
     "GET /connectors/{name}": _READS,
-    "DELETE /connectors/{name}": _one("DELETE"),
+    "DELETE /connectors/{name}": _changes("DELETE"),
     "GET /connectors/{name}/config": _READS,
-    "PUT /connectors/{name}/config": _one(*_CONFIGURES),  # which of them depends on whether it is there
-    "PATCH /connectors/{name}/config": _one("ALTER_CONFIGS"),
+    "PUT /connectors/{name}/config": _changes(*_CONFIGURES),  # which of them depends on whether it is there
+    "PATCH /connectors/{name}/config": _changes("ALTER_CONFIGS"),
     "GET /connectors/{name}/tasks": _READS,
     "GET /connectors/{name}/tasks-config": _READS,
     "GET /connectors/{name}/status": _SEES,
@@ -82,15 +90,15 @@ ROUTES: Final[Mapping[str, Row]] = {
     "PUT /connector-plugins/{plugin}/config/validate": _CONFIGURES_ANY,
     "GET /admin/loggers": Row(("DESCRIBE",), "CLUSTER"),
     "GET /admin/loggers/{logger}": Row(("DESCRIBE",), "CLUSTER"),
-    "PUT /admin/loggers/{logger}": Row(("ALTER_CONFIGS",), "CLUSTER"),
+    "PUT /admin/loggers/{logger}": Row(("ALTER_CONFIGS",), "CLUSTER", changes=True),
     "POST /v1/preview": _CONFIGURES_ANY,
     "POST /v1/plan": _CONFIGURES_ANY,  # and of the name in the body
     "POST /v1/connectors/{name}/snapshot": _RUNS,
     "GET /v1/connectors/{name}/events": _SEES,
-    "POST /v1/connectors/{name}/verify": _RUNS,
+    "POST /v1/connectors/{name}/verify": _VERIFIES,
     "GET /v1/connectors/{name}/verify": _SEES,
     "GET /v1/connectors/{name}/verify/{verification}": _SEES,
-    "DELETE /v1/connectors/{name}/verify/{verification}": _RUNS,
+    "DELETE /v1/connectors/{name}/verify/{verification}": _VERIFIES,
     "GET /v1/verifications": ANYBODY,
 }
 """By verb and path, as the application has them."""
@@ -119,11 +127,12 @@ class RouteRules:
         return ANYBODY, {}
 
 
-async def check_row(row: Row | None, given: Mapping[str, str], caller: Caller) -> None:
+async def check_row(row: Row | None, given: Mapping[str, str], caller: Caller, change: AnnouncedChange) -> None:
     """
-    Let ``caller`` pass, whose path names what is ``given``.
+    Let ``caller`` pass, whose path names what is ``given``; ``change`` is in the audit where the row says so.
 
     Raises:
+        AuditUnavailable: it cannot be.
         Denied: it may not, or nobody may.
         BadCommand: what the path names is no text.
         Unauthenticated, CoordinatorNotAvailable, Overloaded: as ``Callers``.
@@ -137,4 +146,4 @@ async def check_row(row: Row | None, given: Mapping[str, str], caller: Caller) -
     else:
         name = decode(given[row.parameter])
         questions = [on_connector(operation, name) for operation in row.operations]
-    await caller.check_any(*questions)
+    await caller.check_any(*questions, change=change if row.changes else None)
