@@ -26,6 +26,7 @@ from headrace.admin_access_types import (
     NewApiKey,
     ObservedAccess,
     WhoAmI,
+    WhyRefused,
 )
 from headrace.errors import ClusterAuthorizationFailed, Unauthenticated
 from headrace_cli.app import app
@@ -48,6 +49,8 @@ class FakeAdmin:
         self.asked: list[Any] = []
         self.failure: Exception | None = None
         self.seen = pb.ObservedResponse(mode="permissive")
+        self.dry = pb.AlterAccessResponse()
+        self.why = pb.WhyRefusedResponse()
         self.holders = pb.WhoCanResponse()
         self.explained = pb.ExplainAccessResponse(allowed=True, reason="it is a super user")
 
@@ -58,7 +61,9 @@ class FakeAdmin:
         self.access = apply(self.access, changes)
         reach = pb.AccessReach(type="TOPIC", pattern="t*", operations=["READ", "DESCRIBE"])
         shift = pb.AccessShift(principal="User:a", gains=[reach], loses=[reach])
-        return AccessChanged.of(pb.AlterAccessResponse(generation=7, shifts=[shift], more=True))
+        told = pb.AlterAccessResponse(generation=7, shifts=[shift], more=True)
+        told.MergeFrom(self.dry)
+        return AccessChanged.of(told)
 
     def describe_access(self, principal: str | None = None) -> AccessDescription:
         self.asked.append(principal)
@@ -88,6 +93,10 @@ class FakeAdmin:
     def who_can(self, *given: Any) -> AccessHolders:
         self.asked.append(given)
         return AccessHolders.of(self.holders)
+
+    def why_refused(self, id: str) -> WhyRefused:
+        self.asked.append(id)
+        return WhyRefused.of(self.why)
 
     def create_key(self, *given: Any, **how: Any) -> NewApiKey:
         if self.failure is not None:
@@ -344,6 +353,62 @@ def test_who_can_is_a_table_with_what_keeps_others_from_it(admin: FakeAdmin) -> 
     assert "and more" in said.stderr
     told = json.loads(run("access", "who-can", "read", "topic", "t", "-o", "json").stdout)
     assert [one["reason"] for one in told["holders"]] == ["allowed", "super_user", "blocked"]
+
+
+def test_a_dry_run_says_what_of_the_last_day_would_be_refused(admin: FakeAdmin) -> None:
+    assert "last day" not in run("access", "block", "User:a", "--dry-run").stderr, "of an older admin service"
+    nodes = [pb.SeenBy(node="admin-1", since_ms=1), pb.SeenBy(node="b-1"), pb.SeenBy(node="b-2", fault="f")]
+    admin.dry = pb.AlterAccessResponse(nodes=nodes)
+    assert (
+        "nothing that was seen in the last day would be refused" in run("access", "block", "User:b", "--dry-run").stderr
+    )
+    use = pb.SeenUse(principal="User:a", operation="READ", type="TOPIC", name="t", seen=TIMES)
+    from_one = pb.SeenUse(principal="User:b", operation="READ", type="TOPIC", name="t", seen=TIMES, host="10.0.0.1")
+    admin.dry = pb.AlterAccessResponse(refuses=[use, from_one], refuses_more=True, nodes=nodes)
+    assert run("access", "block", "User:c", "--dry-run").stderr.splitlines()[3:] == [
+        "would be refused: User:a READ TOPIC t, last done 2023-11-14 22:13 UTC",
+        "would be refused from 10.0.0.1: User:b READ TOPIC t, last done 2023-11-14 22:13 UTC",
+        "and more that was done in the last day",
+        "b-1 does not look what is done: the cluster is open",
+        "b-2 cannot be asked what it has seen: f",
+        "nothing was changed: --dry-run",
+    ]
+    assert "would be refused" not in run("access", "block", "User:d").stderr
+
+
+def test_why_a_refusal_was_one(admin: FakeAdmin) -> None:
+    one = pb.RefusedAccess(
+        node="broker-1",
+        principal="User:a",
+        groups=["Group:g"],
+        host="10.0.0.1",
+        operation="READ",
+        type="TOPIC",
+        name="t",
+        narrowed=True,
+        seen=TIMES,
+        reason="a rule denies it",
+        sources=["deny READ TOPIC t, by a rule of User:a"],
+        remedy="headrace access x",
+    )
+    again = pb.RefusedAccess(
+        node="broker-2", principal="User:a", operation="READ", type="TOPIC", name="t", seen=TIMES, allowed=True
+    )
+    admin.why = pb.WhyRefusedResponse(refusals=[one, again], nodes=[pb.SeenBy(node="admin-2", fault="f")])
+    assert run("access", "why", "0123456789").stderr.splitlines() == [
+        "User:a, of Group:g, from 10.0.0.1 may not READ TOPIC t: a rule denies it",
+        "  at broker-1, 2023-11-14 22:13 UTC; 3 times since 1970-01-01 00:00 UTC",
+        "  deny READ TOPIC t, by a rule of User:a",
+        "  its key is for some things only",
+        "to allow it: headrace access x",
+        "User:a from somewhere may not READ TOPIC t: ",
+        "  at broker-2, 2023-11-14 22:13 UTC; 3 times since 1970-01-01 00:00 UTC",
+        "meanwhile rules allow it",
+        "admin-2 cannot be asked: f",
+    ]
+    assert admin.asked == ["0123456789"]
+    told = json.loads(run("access", "why", "0123456789", "-o", "json").stdout)
+    assert [refusal["node"] for refusal in told["refusals"]] == ["broker-1", "broker-2"]
 
 
 @pytest.mark.parametrize("kind", [ClusterAuthorizationFailed, Unauthenticated])

@@ -165,6 +165,11 @@ CASES: Final[dict[str, Case]] = {
         access_pb2.WhoCanRequest(operation="READ", type="TOPIC", name="a"),
         (allow(Of.PRINCIPAL, literal("User:x"), Op.DESCRIBE),),
     ),
+    "WhyRefused": Case(
+        access_pb2.WhyRefusedRequest(id="0123456789"),
+        (allow(Of.PRINCIPAL, literal("User:x"), Op.DESCRIBE),),
+        itself=controller("Observed") | {"Broker/Observed", "Coordinator/Observed"},
+    ),
     "Observed": Case(
         access_pb2.ObservedRequest(),
         itself=controller("Observed") | {"Broker/Observed", "Coordinator/Observed"},

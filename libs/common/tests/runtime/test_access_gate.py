@@ -18,6 +18,7 @@ from headrace_common.core.access.api_keys import ApiKey, digest_of, format_key, 
 from headrace_common.core.access.authentication import Verified, authenticate
 from headrace_common.core.access.grants import scope_of
 from headrace_common.core.access.issuers import IssuerKeys
+from headrace_common.core.access.refusals import Question, refusal_id
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.rows import (
     STATE,
@@ -30,6 +31,7 @@ from headrace_common.core.access.rows import (
     write_user,
 )
 from headrace_common.core.access.state import Access as Rules
+from headrace_common.core.access.state import Caller
 from headrace_common.core.access.users import User
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
@@ -262,20 +264,46 @@ async def test_where_it_is_not_closed_they_are_anonymous(world: World, mode: Mod
     assert [one.wrong for one in seen.strangers] == ["authorization" in dict(metadata)] * (mode is Mode.PERMISSIVE)
 
 
+async def test_who_has_heard_no_controller_for_long_lets_nobody_in_anew(world: World) -> None:
+    access, heard = world.access, world.clock.monotonic_ms()
+    access.heard_ms = lambda: heard
+    shown = access.authenticate(KEY_TEXT, "10.0.0.1")
+    await world.clock.advance(1_001)
+    assert access.authenticate(KEY_TEXT, "10.0.0.1") == shown, "off"
+    access.stale_ms_max = 1_000
+    for bearer in (KEY_TEXT, None):
+        with pytest.raises(MetadataUnavailable, match=r"no controller since 2023-11-14T22:13.*Z.*access_stale_ms_max"):
+            access.authenticate(bearer, "10.0.0.1")
+    assert access.authenticate(KEY_TEXT, "10.0.0.1", anew=False) == shown, "its stream runs"
+    refused = await world.call("Metadata", ME)
+    assert isinstance(refused, MetadataUnavailable)
+    heard = world.clock.monotonic_ms() - 1_000
+    assert access.authenticate(KEY_TEXT, "10.0.0.1") == shown
+    await world.clock.advance(1)
+    access.heard_ms = lambda: None
+    assert access.authenticate(KEY_TEXT, "10.0.0.1") == shown, "where none has to be heard"
+    access.heard_ms = lambda: heard
+    world.mode = Mode.PERMISSIVE
+    world.told()
+    assert await world.call("Metadata", ME) is None
+
+
 async def test_who_has_a_key_is_known_and_gets_what_rules_allow(world: World) -> None:
     assert await world.call("Metadata", ME) is None
     assert world.seen == [("Metadata", "User:alice", KEY_TEXT)]
     refused = await world.call("ListOffsets", ME)
     assert isinstance(refused, ClusterAuthorizationFailed)
+    asked = Question(Caller(ALICE, host="127.0.0.1"), Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    id = refusal_id(asked)
     assert str(refused) == (
-        "User:alice may not DESCRIBE CLUSTER; who may change rules allows it with: headrace access allow User:alice "
-        "describe cluster kafka-cluster"
+        f"User:alice may not DESCRIBE CLUSTER (refusal {id}); who may change rules allows it with: headrace access "
+        "allow User:alice describe cluster kafka-cluster"
     )
     world.grant(allow(ResourceType.CLUSTER, literal(CLUSTER_NAME), Operation.DESCRIBE))
     assert await world.call("ListOffsets", ME) is None
     world.grant(deny(ResourceType.CLUSTER, literal(CLUSTER_NAME), Operation.DESCRIBE))
     refused = await world.call("ListOffsets", ME)
-    assert str(refused) == "User:alice may not DESCRIBE CLUSTER: a rule denies it"
+    assert str(refused) == f"User:alice may not DESCRIBE CLUSTER (refusal {id}): a rule denies it"
     assert [one[0] for one in world.seen] == ["Metadata", "ListOffsets"]
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         ObservedAccess,
         UserInfo,
         WhoAmI,
+        WhyRefused,
     )
     from headrace.admin_certificate_types import NodeCertificates
     from headrace.admin_cluster_types import ClusterStatus, Decommission, MovePlan, MoveProgress
@@ -814,6 +815,19 @@ class AdminClient:
             Denied: the caller may know of nobody.
         """
         return self._wait(self._twin.who_can(operation, type, name, limit=limit))
+
+    def why_refused(self, id: str) -> WhyRefused:
+        """
+        What was refused to whom, at which nodes, and why. Nodes remember the latest refusals since they were started.
+
+        Args:
+            id: as the text of the refusal has it.
+
+        Raises:
+            Denied: the caller may know of nobody.
+            NotFound: no node remembers it, or the caller may not know of whom it was.
+        """
+        return self._wait(self._twin.why_refused(id))
 
     def observed_access(self, *, within: timedelta | None = None, limit: int | None = None) -> ObservedAccess:
         """

@@ -108,16 +108,6 @@ class ShiftInfo(Made["pb.AccessShift"]):
 
 
 @dataclass(frozen=True, slots=True)
-class AccessChanged(Told["pb.AlterAccessResponse"]):
-    """What a change has done, or would do."""
-
-    generation: int
-    shifts: tuple[ShiftInfo, ...]
-    more: bool
-    """There are more shifts than are told."""
-
-
-@dataclass(frozen=True, slots=True)
 class ApiKeyInfo(Told["pb.ApiKeyDescription"]):
     """An API key, without its secret."""
 
@@ -238,7 +228,7 @@ class SeenRefusal(Made["pb.SeenRefusal"], host=lambda one: one.host or None, rem
 
 
 @dataclass(frozen=True, slots=True)
-class SeenUse(Made["pb.SeenUse"]):
+class SeenUse(Made["pb.SeenUse"], host=lambda one: one.host or None):
     """A right that rules gave, and that was used."""
 
     principal: str
@@ -248,6 +238,8 @@ class SeenUse(Made["pb.SeenUse"]):
     seen: SeenTimes
     groups: tuple[str, ...]
     """Of the principal's token."""
+    host: str | None
+    """Of ``AccessChanged``: the address from which it would be refused; None: from those that no rule names, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +251,60 @@ class SeenBy(Made["pb.SeenBy"], fault=lambda one: one.fault or None):
     """It has looked since then; None: it does not."""
     fault: str | None
     """Why it told nothing; None: it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessChanged(Told["pb.AlterAccessResponse"]):
+    """What a change has done, or would do."""
+
+    generation: int
+    shifts: tuple[ShiftInfo, ...]
+    more: bool
+    """There are more shifts than are told."""
+    refuses: tuple[SeenUse, ...]
+    """Of a dry run: what was done in the last day and would be refused, as far as the caller may know."""
+    refuses_more: bool
+    """There is more of that than is told."""
+    nodes: tuple[SeenBy, ...]
+    """Of a dry run: those that were asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalInfo(Made["pb.RefusedAccess"], host=lambda one: one.host or None, remedy=lambda one: one.remedy or None):
+    """Something that was refused, as one node remembers it."""
+
+    node: str
+    """Such as ``broker-1``."""
+    principal: str
+    groups: tuple[str, ...]
+    """Of its token."""
+    host: str | None
+    """The address that it came from; None: not known."""
+    operation: str
+    type: str
+    name: str
+    """``*``: any would do."""
+    narrowed: bool
+    """Its key is for some things only."""
+    seen: SeenTimes
+    reason: str
+    """What decided, as the end of a sentence."""
+    sources: tuple[str, ...]
+    """The rules and roles that matched then, denies first; the first 20."""
+    allowed: bool
+    """Rules allow it meanwhile."""
+    remedy: str | None
+    """A command that would allow it now; None: it is allowed, or no change of rules would."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhyRefused(Told["pb.WhyRefusedResponse"]):
+    """What nodes remember of a refusal."""
+
+    refusals: tuple[RefusalInfo, ...]
+    """By node; at least one."""
+    nodes: tuple[SeenBy, ...]
+    """Those that were asked."""
 
 
 @dataclass(frozen=True, slots=True)

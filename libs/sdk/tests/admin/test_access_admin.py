@@ -110,6 +110,37 @@ async def test_why() -> None:
     assert (found.allowed, found.remedy) == (False, "headrace access ...")
 
 
+async def test_why_something_was_refused() -> None:
+    one = pb.RefusedAccess(node="broker-1", principal="User:a", name="t", seen=pb.SeenTimes(count=2))
+    service = Service(pb.WhyRefusedResponse(refusals=[one], nodes=[pb.SeenBy(node="broker-2", fault="f")]))
+    found = await client(service).why_refused("0123456789")
+    assert service.asked == [pb.WhyRefusedRequest(id="0123456789")]
+    [refusal] = found.refusals
+    assert (refusal.node, refusal.host, refusal.remedy, refusal.seen.count) == ("broker-1", None, None, 2)
+    assert [node.fault for node in found.nodes] == ["f"]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda admin, text: admin.describe_access(text),
+        lambda admin, text: admin.explain_access("User:a", "read", "topic", text),
+        lambda admin, text: admin.who_can("read", "topic", text),
+        lambda admin, text: admin.why_refused(text),
+        lambda admin, text: admin.create_key(note=text),
+        lambda admin, text: admin.list_keys(text),
+        lambda admin, text: admin.delete_user(text),
+        lambda admin, text: admin.list_users(text),
+    ],
+)
+async def test_what_is_no_text_is_refused_by_name(ask: Any) -> None:
+    service = Service()
+    for text in ("User:\udcff", "\ud800"):
+        with pytest.raises(Rejected, match="is not UTF-8 text"):
+            await ask(client(service), text)
+    assert service.asked == []
+
+
 async def test_who_can() -> None:
     holder = pb.AccessHolder(principal="User:a", allowed=True, reason="allowed", hosts=["10.0.0.1"], sources=["s"])
     service = Service(pb.WhoCanResponse(holders=[holder], more=True))

@@ -83,6 +83,9 @@ class AdminConfig:
 
     controllers: tuple[Endpoint, ...] = (Endpoint("127.0.0.1", 9390),)
     """Controllers to begin with, host:port with commas; the others are learned from them."""
+    access_stale_ms_max: int = setting(0, low=0)
+    """So long after it last heard a controller, in ms, this process of a closed cluster lets nobody in anew: it does
+    not learn which keys are deleted. Streams that run go on. 0: it always lets them in."""
     node_id: int = setting(1, low=0, high=ID_MAX)
     """Unique among admin processes."""
     http_listen: Endpoint = Endpoint("127.0.0.1", 9480)

@@ -111,6 +111,7 @@ async def run(
                 beats=beats,
             )
         )
+        client.access.stale_ms_max = config.access_stale_ms_max
         await stack.enter_async_context(write_audit(client, server.audit, tasks, metrics.meter))
         engines = _make_engines(config, client, tls, stack, tasks)
         tasks.start(engines.statuses.absences.follow(client.images()), name="absences")

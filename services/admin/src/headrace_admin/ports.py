@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_common.core.access.observed import Report
+from headrace_common.core.access.refusals import Remembered
 from headrace_common.core.ids import Endpoint, NodeId, Offset
 from headrace_common.core.image import ClusterImage, Node, NodeKey
 from headrace_common.core.served_certificates import Served
@@ -108,6 +109,15 @@ class Nodes(Protocol):
 
         Raises:
             HeadraceError: it does not answer, or is of a version that does not know this.
+        """
+        ...
+
+    async def refused(self, node: Node, id: str) -> Remembered | None:
+        """
+        What it remembers of a refusal; of another admin process as ``observed``. None: nothing.
+
+        Raises:
+            HeadraceError: it does not answer.
         """
         ...
 

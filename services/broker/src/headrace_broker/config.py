@@ -31,6 +31,9 @@ class BrokerConfig:
     """Directory of the logs; made if it is not there."""
     controllers: tuple[Endpoint, ...] = (Endpoint("127.0.0.1", 9390),)
     """Controllers to begin with; others are learned from them."""
+    access_stale_ms_max: int = setting(0, low=0)
+    """So long after it last heard a controller, in ms, this process of a closed cluster lets nobody in anew: it does
+    not learn which keys are deleted. Streams that run go on. 0: it always lets them in."""
     rack: str | None = None
     """Failure domain of this process."""
     flush: Literal["group", "always", "os"] = "group"

@@ -42,7 +42,10 @@ Within = Annotated[
     int | None,
     typer.Option("--within", metavar="MINUTES", min=1, max=1_440, help="Look so far back instead of a day"),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say who would gain and lose what")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Only say who would gain and lose what, and what of the last day would be refused"),
+]
 RoleName = Annotated[str, typer.Argument(metavar="ROLE", help="superuser, operator, security, auditor, developer, ...")]
 On = Annotated[
     list[str] | None, typer.Option("--on", metavar="TYPE=PATTERN", help="On these resources, as topic=orders*")
@@ -56,7 +59,7 @@ _ALL_NEEDED: Final = "every rule was needed; of roles that are bound this tells 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``headrace access``."""
     changes = (allow, deny, remove, bind, unbind, role, block, unblock)
-    for function in (show, *changes, check, who_can, mode, report, observed):
+    for function in (show, *changes, check, who_can, why, mode, report, observed):
         command(app)(function)
 
 
@@ -238,6 +241,36 @@ def who_can(
         session.say("and more")
 
 
+def why(
+    session: Session,
+    id: Annotated[str, typer.Argument(metavar="ID", help="As the text of the refusal has it")],
+) -> None:
+    """Say of a refusal, by the id in its text, what was refused to whom, where, when, why, and what would allow it."""
+    with session.admin() as admin:
+        found = admin.why_refused(id)
+    if session.output is not Output.TABLE:
+        session.show(_json(found.wire))
+        return
+    for one in found.refusals:
+        groups = f", of {', '.join(one.groups)}," if one.groups else ""
+        what = f"{one.operation} {one.type} {one.name}"
+        session.say(f"{one.principal}{groups} from {one.host or 'somewhere'} may not {what}: {one.reason}")
+        session.say(
+            f"  at {one.node}, {_time(one.seen.last_ms)}; {one.seen.count} times since {_time(one.seen.first_ms)}"
+        )
+        for source in one.sources:
+            session.say(f"  {source}")
+        if one.narrowed:
+            session.say("  its key is for some things only")
+        if one.allowed:
+            session.say("meanwhile rules allow it")
+        elif one.remedy:
+            session.say(f"to allow it: {one.remedy}")
+    for node in found.nodes:
+        if node.fault is not None:
+            session.say(f"{node.node} cannot be asked: {node.fault}")
+
+
 def _holder_row(one: HolderInfo) -> dict[str, Any]:
     return {
         "principal": one.principal,
@@ -378,7 +411,26 @@ def _change(
         return
     for line in _lines(done):
         session.say(line)
+    if dry_run:
+        _say_refused(session, done)
     session.say("nothing was changed: --dry-run" if dry_run else f"done; generation {done.generation}")
+
+
+def _say_refused(session: Session, done: AccessChanged) -> None:
+    """What was done in the last day and would be refused, and of which nodes that is not known."""
+    for use in done.refuses:
+        host = "" if use.host is None else f" from {use.host}"
+        what = f"{use.operation} {use.type} {use.name}"
+        session.say(f"would be refused{host}: {use.principal} {what}, last done {_time(use.seen.last_ms)}")
+    if done.refuses_more:
+        session.say("and more that was done in the last day")
+    if done.nodes and not done.refuses:
+        session.say("nothing that was seen in the last day would be refused")
+    for node in done.nodes:
+        if node.fault is not None:
+            session.say(f"{node.node} cannot be asked what it has seen: {node.fault}")
+        elif node.since_ms is None:
+            session.say(f"{node.node} does not look what is done: the cluster is open")
 
 
 def _lines(done: AccessChanged) -> list[str]:

@@ -105,6 +105,7 @@ class ControllerClient:
         self._registered: Registered | None = None
         self._fenced = True
         self._contact_ms: float | None = None
+        self._heard_ms: float | None = None
         self._may_shut_down = False
         self._joining = False
         self._unseen_outside = 0
@@ -159,6 +160,7 @@ class ControllerClient:
             tokens, lambda: client.image, tls and tls.trust_domain, also_plain=bool(tls and tls.also_plain)
         )
         client.access = Access(lambda: client.image, client.gate, clock)
+        client.access.heard_ms = lambda: client._heard_ms
         client.access.tokens.on_unknown_key = client.want_keys
         follower = tasks.start(client._stream.follow(), name="follow-metadata")
         client._beats.start()
@@ -405,7 +407,7 @@ class ControllerClient:
             if answer.fenced != self._fenced:
                 _log.info("fenced" if answer.fenced else "unfenced", extra={"epoch": answer.epoch})
             self._fenced = answer.fenced
-            self._contact_ms = answer.sent_ms
+            self._contact_ms = self._heard_ms = answer.sent_ms
             self._may_shut_down = answer.may_shut_down
             start, events = self.access.auditing.standing
             wanted = tuple(alias for alias in self._beats.beat.keys_wanted if alias not in answer.keys_wanted)
@@ -442,6 +444,7 @@ class ControllerClient:
         await self._join(replace(self._registration, cluster_id=known.cluster_id, previous_epoch=known.epoch))
 
     def _take(self, image: ClusterImage) -> None:
+        self._heard_ms = self._clock.monotonic_ms()
         self._stop_if_replaced(image)
         self._warn_if_unseen(image)
         self.access.look()

@@ -138,6 +138,7 @@ WHO_MAY_CALL: Final[Mapping[str, frozenset[Role] | None]] = {
     "Admin/DescribeAccess": ANYONE,
     "Admin/ExplainAccess": ANYONE,
     "Admin/WhoCan": ANYONE,
+    "Admin/WhyRefused": ANYONE,
     "Admin/Observed": ANYONE,
     "Admin/CreateKey": ANYONE,
     "Admin/ListKeys": ANYONE,

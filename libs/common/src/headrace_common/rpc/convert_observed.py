@@ -6,12 +6,22 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
+from headrace_common.core.access.control import Control
+from headrace_common.core.access.losses import Loss
 from headrace_common.core.access.observed import DAY_MS, OBSERVED_MAX, Refusal, Report, Stranger, Times, Use
+from headrace_common.core.access.refusals import Remembered
 from headrace_common.core.errors import Rejected
 from headrace_common.rpc.convert_access import operation_of, type_of
 from headrace_proto.v1 import access_pb2 as pb
 
 LIMIT: Final = 1_000
+
+
+def observed_of(control: Control, request: pb.ObservedRequest) -> pb.ObservedResponse:
+    """What a process that is asked by an admin process answers."""
+    if request.refusal:
+        return refused_to_proto(control.remembered(request.refusal))
+    return report_to_proto(control.report())
 
 
 def report_to_proto(
@@ -69,6 +79,62 @@ def report_from_proto(told: pb.ObservedResponse) -> Report:
         },
         {one.principal: frozenset(one.groups) for one in told.uses if one.groups},
         told.more,
+    )
+
+
+def refused_to_proto(found: Remembered | None) -> pb.ObservedResponse:
+    """The answer about one refusal."""
+    return pb.ObservedResponse(refused=None if found is None else refusal_to_proto(found))
+
+
+def refusal_to_proto(found: Remembered, node: str = "") -> pb.RefusedAccess:
+    return pb.RefusedAccess(
+        node=node,
+        principal=found.principal,
+        groups=found.groups,
+        host=found.host,
+        operation=found.operation.value,
+        type=found.type.value,
+        name=found.name,
+        narrowed=found.narrowed,
+        seen=_times(found.times),
+        reason=found.reason,
+        sources=found.sources,
+        allowed=found.allowed,
+        remedy=found.remedy,
+    )
+
+
+def refused_from_proto(told: pb.ObservedResponse) -> Remembered | None:
+    """What one node remembers. Raises: Rejected: it is of a newer version."""
+    if not told.HasField("refused"):
+        return None
+    one = told.refused
+    return Remembered(
+        one.principal,
+        tuple(one.groups),
+        one.host,
+        operation_of(one.operation),
+        type_of(one.type),
+        one.name,
+        one.narrowed,
+        one.reason,
+        tuple(one.sources),
+        _times_of(one.seen),
+        one.allowed,
+        one.remedy,
+    )
+
+
+def loss_to_proto(loss: Loss) -> pb.SeenUse:
+    principal, operation, type, name = loss.use
+    return pb.SeenUse(
+        principal=principal,
+        operation=operation.value,
+        type=type.value,
+        name=name,
+        seen=_times(loss.times),
+        host=loss.host or "",
     )
 
 

@@ -44,6 +44,7 @@ from headrace_common.core.errors import (
     Unauthenticated,
 )
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
+from headrace_common.core.moments import iso_of
 from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, AsksAny, AsksAnywhere, Rule
 from headrace_common.rpc.interceptor import Continuation, Handler, refuses, refusing, send_all, with_behavior
 from headrace_common.rpc.node_gate import FORWARDED_CERTIFICATE_KEY, FORWARDED_HOST_KEY, FORWARDED_KEY, NodeGate
@@ -191,6 +192,10 @@ class Access:
         self._control.on_refused = self._on_refused
         self._control.on_tolerated = self._on_tolerated
         nodes.on_refused = self.auditing.claim_refused
+        self.stale_ms_max = 0.0
+        """No controller has been heard for longer: a closed cluster lets nobody in anew here. 0: never so."""
+        self.heard_ms: Callable[[], float | None] = lambda: None
+        """When a controller was last heard, on the clock's monotonic time; None: it never was, or none has to be."""
 
     @property
     def control(self) -> Control:
@@ -209,17 +214,24 @@ class Access:
         """The rows of the newest image."""
         return self.control.view
 
-    def authenticate(self, bearer: str | None, host: str, certificate: ClientCertificate | None = None) -> Shown:
+    def authenticate(
+        self, bearer: str | None, host: str, certificate: ClientCertificate | None = None, *, anew: bool = True
+    ) -> Shown:
         """
         Who shows ``bearer``, calling from ``host``; or has shown ``certificate``, see ``authenticate``.
 
+        Args:
+            anew: False: it was let in before, and its stream still runs.
+
         Raises:
             Unauthenticated: nobody who is let in.
-            MetadataUnavailable: this process has heard of no cluster yet.
+            MetadataUnavailable: this process has heard of no cluster yet, or for too long of no change of access.
         """
         if self._image().revision == EMPTY_IMAGE.revision:
             raise MetadataUnavailable("this node has no metadata yet, so it cannot tell who may ask it; try again soon")
         view, now_ms = self.view, self._clock.now_ms()
+        if anew and self.stale_ms_max and view.mode is Mode.CLOSED:
+            self._check_fresh(now_ms)
         self._renew_signers()
         if view is not self._known_of:
             self._known_of = view
@@ -236,6 +248,15 @@ class Access:
                 self._known.clear()
             self._known[bearer, host, certificate] = shown
         return shown
+
+    def _check_fresh(self, now_ms: float) -> None:
+        heard_ms = self.heard_ms()
+        silent_ms = 0.0 if heard_ms is None else self._clock.monotonic_ms() - heard_ms
+        if silent_ms > self.stale_ms_max:
+            raise MetadataUnavailable(
+                f"this node has heard no controller since {iso_of(int(now_ms - silent_ms))}, so it cannot tell who may "
+                "still ask it, and lets nobody in anew (access_stale_ms_max); try another node, or again soon"
+            )
 
     def see(self, shown: Shown) -> None:
         """A call has come in: who would not be let in so if the cluster were closed is written down."""
@@ -372,7 +393,7 @@ class Access:
             if shown.token is not None or shown.session is not None:
                 check_signed(self.view, shown, self._clock.now_ms(), self._verified.signers)
                 return None
-            found = self.authenticate(shown.bearer, stream.host, shown.certificate)
+            found = self.authenticate(shown.bearer, stream.host, shown.certificate, anew=False)
         except HeadraceError as error:
             return error
         if found.caller != shown.caller:  # it was let in while the cluster was open

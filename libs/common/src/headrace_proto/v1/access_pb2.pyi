@@ -280,22 +280,39 @@ class AlterAccessResponse(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     SHIFTS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    REFUSES_FIELD_NUMBER: _builtins.int
+    REFUSES_MORE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """Grows with each change."""
     more: _builtins.bool
     """There are more shifts than are told."""
+    refuses_more: _builtins.bool
     @_builtins.property
     def shifts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessShift]: ...
+    @_builtins.property
+    def refuses(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenUse]:
+        """With validate_only, of the admin service: what was done in the last day and would be refused, at most 1,000, the
+        latest first; as far as the caller may know. Narrower keys do not count.
+        """
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenBy]:
+        """The nodes that were asked for it. Empty: none were."""
+
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
         shifts: _abc.Iterable[Global___AccessShift] | None = ...,
         more: _builtins.bool = ...,
+        refuses: _abc.Iterable[Global___SeenUse] | None = ...,
+        refuses_more: _builtins.bool = ...,
+        nodes: _abc.Iterable[Global___SeenBy] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "more", b"more", "shifts", b"shifts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "more", b"more", "nodes", b"nodes", "refuses", b"refuses", "refuses_more", b"refuses_more", "shifts", b"shifts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -974,22 +991,26 @@ class ObservedRequest(_message.Message):
     WITHIN_MS_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     HERE_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
     within_ms: _builtins.int
     """Only what was seen in the last so many ms. 0: a day, which is the most."""
     limit: _builtins.int
     """At most so many of each kind, the latest. 0: 1,000; at most 10,000."""
     here: _builtins.bool
     """Of the admin service: only what the process that answers has seen itself."""
+    refusal: _builtins.str
+    """Only the refusal with this id, as far as it is remembered, and nothing else."""
     def __init__(
         self,
         *,
         within_ms: _builtins.int = ...,
         limit: _builtins.int = ...,
         here: _builtins.bool = ...,
+        refusal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["here", b"here", "limit", b"limit", "within_ms", b"within_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["here", b"here", "limit", b"limit", "refusal", b"refusal", "within_ms", b"within_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1009,6 +1030,7 @@ class ObservedResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     UNUSED_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     since_ms: _builtins.int
     """It is looked since then, at every node that was asked; absent: some do not look, for they are open."""
     more: _builtins.bool
@@ -1031,6 +1053,10 @@ class ObservedResponse(_message.Message):
     def unused(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessRule]:
         """Rules that nothing needed which was seen. Of the admin service."""
 
+    @_builtins.property
+    def refused(self) -> Global___RefusedAccess:
+        """Of the request with an id; absent: it is not remembered."""
+
     def __init__(
         self,
         *,
@@ -1042,16 +1068,141 @@ class ObservedResponse(_message.Message):
         nodes: _abc.Iterable[Global___SeenBy] | None = ...,
         unused: _abc.Iterable[Global___AccessRule] | None = ...,
         mode: _builtins.str = ...,
+        refused: Global___RefusedAccess | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms", "since_ms", b"since_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_refused", b"_refused", "_since_ms", b"_since_ms", "refused", b"refused", "since_ms", b"since_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms", "mode", b"mode", "more", b"more", "nodes", b"nodes", "refusals", b"refusals", "since_ms", b"since_ms", "strangers", b"strangers", "unused", b"unused", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_refused", b"_refused", "_since_ms", b"_since_ms", "mode", b"mode", "more", b"more", "nodes", b"nodes", "refusals", b"refusals", "refused", b"refused", "since_ms", b"since_ms", "strangers", b"strangers", "unused", b"unused", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__refused: _TypeAlias = _typing.Literal["refused"]  # noqa: Y015
+    _WhichOneofArgType__refused: _TypeAlias = _typing.Literal["_refused", b"_refused"]  # noqa: Y015
     _WhichOneofReturnType__since_ms: _TypeAlias = _typing.Literal["since_ms"]  # noqa: Y015
     _WhichOneofArgType__since_ms: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__refused) -> _WhichOneofReturnType__refused | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since_ms) -> _WhichOneofReturnType__since_ms | None: ...
 
 Global___ObservedResponse: _TypeAlias = ObservedResponse  # noqa: Y015
+
+@_typing.final
+class RefusedAccess(_message.Message):
+    """Something that was refused, as one node remembers it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    NARROWED_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Such as "broker-1". Of the admin service."""
+    principal: _builtins.str
+    host: _builtins.str
+    """The address; empty: not known."""
+    operation: _builtins.str
+    type: _builtins.str
+    name: _builtins.str
+    """"*": any would do."""
+    narrowed: _builtins.bool
+    """True: its key is for some things only."""
+    reason: _builtins.str
+    """What decided, as the end of a sentence."""
+    allowed: _builtins.bool
+    """Rules allow it meanwhile."""
+    remedy: _builtins.str
+    """A command that would allow it now. Empty: it is allowed, or no change of rules would allow it."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of its token."""
+
+    @_builtins.property
+    def seen(self) -> Global___SeenTimes: ...
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The rules and roles that matched then; denies first, then from the narrowest pattern to the widest; the first 20."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        host: _builtins.str = ...,
+        operation: _builtins.str = ...,
+        type: _builtins.str = ...,
+        name: _builtins.str = ...,
+        narrowed: _builtins.bool = ...,
+        seen: Global___SeenTimes | None = ...,
+        reason: _builtins.str = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
+        allowed: _builtins.bool = ...,
+        remedy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "groups", b"groups", "host", b"host", "name", b"name", "narrowed", b"narrowed", "node", b"node", "operation", b"operation", "principal", b"principal", "reason", b"reason", "remedy", b"remedy", "seen", b"seen", "sources", b"sources", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefusedAccess: _TypeAlias = RefusedAccess  # noqa: Y015
+
+@_typing.final
+class WhyRefusedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """As the text of the refusal has it."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhyRefusedRequest: _TypeAlias = WhyRefusedRequest  # noqa: Y015
+
+@_typing.final
+class WhyRefusedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSALS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refusals(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedAccess]:
+        """By node, which remembers the latest refusals since it was started."""
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenBy]:
+        """The nodes that were asked."""
+
+    def __init__(
+        self,
+        *,
+        refusals: _abc.Iterable[Global___RefusedAccess] | None = ...,
+        nodes: _abc.Iterable[Global___SeenBy] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "refusals", b"refusals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhyRefusedResponse: _TypeAlias = WhyRefusedResponse  # noqa: Y015
 
 @_typing.final
 class SeenStranger(_message.Message):
@@ -1141,10 +1292,13 @@ class SeenUse(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     SEEN_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     operation: _builtins.str
     type: _builtins.str
     name: _builtins.str
+    host: _builtins.str
+    """Of AlterAccess: the address from which it would be refused. Empty: from those that no rule names, too."""
     @_builtins.property
     def seen(self) -> Global___SeenTimes: ...
     @_builtins.property
@@ -1160,10 +1314,11 @@ class SeenUse(_message.Message):
         name: _builtins.str = ...,
         seen: Global___SeenTimes | None = ...,
         groups: _abc.Iterable[_builtins.str] | None = ...,
+        host: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "name", b"name", "operation", b"operation", "principal", b"principal", "seen", b"seen", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "host", b"host", "name", b"name", "operation", b"operation", "principal", b"principal", "seen", b"seen", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -241,6 +241,11 @@ class AdminStub:
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.WhoCanRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_access__pb2.WhoCanResponse.FromString,
                 _registered_method=True)
+        self.WhyRefused = channel.unary_unary(
+                '/headrace.v1.Admin/WhyRefused',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.WhyRefusedRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.WhyRefusedResponse.FromString,
+                _registered_method=True)
         self.Observed = channel.unary_unary(
                 '/headrace.v1.Admin/Observed',
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
@@ -574,6 +579,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WhyRefused(self, request, context):
+        """What was refused to whom, and why, by the id in the text of the refusal.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Observed(self, request, context):
         """Who comes without a credential, what a closed cluster would refuse, and which rights are used, over all nodes.
         """
@@ -858,6 +870,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.WhoCan,
                     request_deserializer=headrace__proto_dot_v1_dot_access__pb2.WhoCanRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_access__pb2.WhoCanResponse.SerializeToString,
+            ),
+            'WhyRefused': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhyRefused,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.WhyRefusedRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.WhyRefusedResponse.SerializeToString,
             ),
             'Observed': grpc.unary_unary_rpc_method_handler(
                     servicer.Observed,
@@ -2002,6 +2019,33 @@ class Admin:
             '/headrace.v1.Admin/WhoCan',
             headrace__proto_dot_v1_dot_access__pb2.WhoCanRequest.SerializeToString,
             headrace__proto_dot_v1_dot_access__pb2.WhoCanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhyRefused(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/WhyRefused',
+            headrace__proto_dot_v1_dot_access__pb2.WhyRefusedRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.WhyRefusedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -106,6 +106,8 @@ class AdminStub:
     """Why somebody may, or may not, and what would allow it."""
     WhoCan: _grpc.UnaryUnaryMultiCallable[_access_pb2.WhoCanRequest, _access_pb2.WhoCanResponse]
     """Who may do something by the rules."""
+    WhyRefused: _grpc.UnaryUnaryMultiCallable[_access_pb2.WhyRefusedRequest, _access_pb2.WhyRefusedResponse]
+    """What was refused to whom, and why, by the id in the text of the refusal."""
     Observed: _grpc.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]
     """Who comes without a credential, what a closed cluster would refuse, and which rights are used, over all nodes."""
     CreateKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.CreateKeyResponse]
@@ -202,6 +204,8 @@ class AdminAsyncStub(AdminStub):
     """Why somebody may, or may not, and what would allow it."""
     WhoCan: _aio.UnaryUnaryMultiCallable[_access_pb2.WhoCanRequest, _access_pb2.WhoCanResponse]  # type: ignore[assignment]
     """Who may do something by the rules."""
+    WhyRefused: _aio.UnaryUnaryMultiCallable[_access_pb2.WhyRefusedRequest, _access_pb2.WhyRefusedResponse]  # type: ignore[assignment]
+    """What was refused to whom, and why, by the id in the text of the refusal."""
     Observed: _aio.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]  # type: ignore[assignment]
     """Who comes without a credential, what a closed cluster would refuse, and which rights are used, over all nodes."""
     CreateKey: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.CreateKeyResponse]  # type: ignore[assignment]
@@ -535,6 +539,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.WhoCanResponse, _abc.Awaitable[_access_pb2.WhoCanResponse]]:
         """Who may do something by the rules."""
+
+    @_abc_1.abstractmethod
+    def WhyRefused(
+        self,
+        request: _access_pb2.WhyRefusedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.WhyRefusedResponse, _abc.Awaitable[_access_pb2.WhyRefusedResponse]]:
+        """What was refused to whom, and why, by the id in the text of the refusal."""
 
     @_abc_1.abstractmethod
     def Observed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -93,11 +94,15 @@ def test_coordinators_write_somewhere(node: str, may: bool) -> None:
     assert control.may_anywhere(caller, Operation.WRITE, TOPIC) is may
 
 
+def without_id(text: str) -> str:
+    return re.sub(r" \(refusal \w{10}\)", "", text)
+
+
 def test_a_refusal_without_a_name_says_what_would_allow_it_or_why_nothing_does() -> None:
     asking = rights(Mode.CLOSED)
 
     def said(caller: Caller) -> str:
-        return str(asking.control.refusal_anywhere(caller, Operation.WRITE, TOPIC))
+        return without_id(str(asking.control.refusal_anywhere(caller, Operation.WRITE, TOPIC)))
 
     assert said(Caller(ALICE)) == (
         "User:alice may WRITE no TOPIC; who may change rules allows it with: headrace access allow User:alice write "
@@ -108,6 +113,17 @@ def test_a_refusal_without_a_name_says_what_would_allow_it_or_why_nothing_does()
     assert said(Caller(Principal(PrincipalType.NODE, "admin-1"))) == "Node:admin-1 may WRITE no TOPIC"
     asking.control.renew(View(Mode.CLOSED, Access(2, blocked=frozenset({ALICE}))))
     assert said(Caller(ALICE)) == "User:alice may WRITE no TOPIC: it is blocked"
+
+
+@pytest.mark.parametrize(("type", "wider"), [(TOPIC, "read or write"), (ResourceType.GROUP, "read"), (CLUSTER, None)])
+def test_who_may_not_find_something_is_told_which_wider_right_it_may_need(
+    type: ResourceType, wider: str | None
+) -> None:
+    asking, name = rights(Mode.CLOSED), CLUSTER_NAME if type is CLUSTER else "t"
+    text = without_id(str(asking.refusal(Operation.DESCRIBE, type, name)))
+    assert f"allows it{f' (allow {wider},' if wider else ' with:'}" in text
+    assert text.endswith(f" with: headrace access allow User:alice describe {type.value.lower()} {name}")
+    assert "(allow" not in without_id(str(asking.refusal(Operation.ALTER, type, name)))
 
 
 def test_each_other_view_is_another_generation() -> None:

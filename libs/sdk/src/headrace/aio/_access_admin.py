@@ -20,6 +20,7 @@ from headrace.admin_access_types import (
     ObservedAccess,
     UserInfo,
     WhoAmI,
+    WhyRefused,
 )
 from headrace.errors import InvalidConfig, Rejected
 from headrace_common.core.secret import Secret
@@ -90,6 +91,7 @@ class AccessAdmin:
         The mode, rules, roles and blocks: all, or what is said of one principal. It comes page by page: what changes
         meanwhile may be missed.
         """
+        _check_text(principal)
         request = pb.DescribeAccessRequest(principal=principal or "")
         found = pb.DescribeAccessResponse()
         while True:
@@ -110,6 +112,7 @@ class AccessAdmin:
             name: of the resource; without one it is the cluster.
             host: the address that it calls from; None: one that no rule names.
         """
+        _check_text(principal, operation, type, name, host)
         request = pb.ExplainAccessRequest(
             principal=principal, operation=operation.upper(), type=type.upper(), name=name, host=host or ""
         )
@@ -128,8 +131,24 @@ class AccessAdmin:
         Raises:
             Denied: the caller may know of nobody.
         """
+        _check_text(operation, type, name)
         request = pb.WhoCanRequest(operation=operation.upper(), type=type.upper(), name=name, limit=limit or 0)
         return AccessHolders.of(await self._call(lambda stub, timeout: stub.WhoCan(request, timeout=timeout)))
+
+    async def why_refused(self, id: str) -> WhyRefused:
+        """
+        What was refused to whom, at which nodes, and why. Nodes remember the latest refusals since they were started.
+
+        Args:
+            id: as the text of the refusal has it.
+
+        Raises:
+            Denied: the caller may know of nobody.
+            NotFound: no node remembers it, or the caller may not know of whom it was.
+        """
+        _check_text(id)
+        request = pb.WhyRefusedRequest(id=id)
+        return WhyRefused.of(await self._call(lambda stub, timeout: stub.WhyRefused(request, timeout=timeout)))
 
     async def observed_access(self, *, within: timedelta | None = None, limit: int | None = None) -> ObservedAccess:
         """
@@ -168,6 +187,7 @@ class AccessAdmin:
         lifetime_ms = FOR_EVER if lifetime is None else lifetime // timedelta(milliseconds=1)
         if lifetime is not None and lifetime_ms <= 0:
             raise Rejected("a key lasts for some time: lifetime is above 0, or None for ever")
+        _check_text(owner, note)
         request = pb.CreateKeyRequest(
             owner=owner or "", lifetime_ms=lifetime_ms, scope=map(grant_to_proto, scope), note=note
         )
@@ -177,6 +197,7 @@ class AccessAdmin:
 
     async def list_keys(self, owner: str | None = None) -> list[ApiKeyInfo]:
         """The keys of one principal, or of all whose keys the caller may see."""
+        _check_text(owner)
         request = pb.ListKeysRequest(owner=owner or "")
         answer = await self._call(lambda stub, timeout: stub.ListKeys(request, timeout=timeout))
         return [ApiKeyInfo.of(key) for key in answer.keys]
@@ -271,11 +292,13 @@ class AccessAdmin:
             NotFound: there is no such user.
             Conflict: something is said of it.
         """
+        _check_text(name)
         request = pb.DeleteUserRequest(name=name, cascade=cascade)
         await self._call(lambda stub, timeout: stub.DeleteUser(request, timeout=timeout), change=True)
 
     async def list_users(self, name: str | None = None) -> list[UserInfo]:
         """Users with passwords: one, or oneself and those whom the caller may see."""
+        _check_text(name)
         request = pb.ListUsersRequest(name=name or "")
         answer = await self._call(lambda stub, timeout: stub.ListUsers(request, timeout=timeout))
         return [UserInfo.of(user) for user in answer.users]
@@ -302,6 +325,16 @@ class AccessAdmin:
         """Who the cluster takes this client for."""
         request = pb.WhoAmIRequest()
         return WhoAmI.of(await self._call(lambda stub, timeout: stub.WhoAmI(request, timeout=timeout)))
+
+
+def _check_text(*texts: str | None) -> None:
+    """
+    Raises:
+        Rejected: one has half of a surrogate pair, as what was not UTF-8 has in Python: nothing can be called so.
+    """
+    for text in texts:
+        if text is not None and not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
+            raise Rejected(f"{text[:80]!a} is not UTF-8 text, so nothing can be called so")
 
 
 def _ms(time: timedelta | None) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 from headrace_common.core.access.observed import Report
+from headrace_common.core.access.refusals import Remembered
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.core.served_certificates import Served
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.rpc.convert_certificates import served_from_proto
-from headrace_common.rpc.convert_observed import report_from_proto
+from headrace_common.rpc.convert_observed import refused_from_proto, report_from_proto
 from headrace_common.rpc.node_gate import FORWARDED_KEY
 from headrace_common.runtime.access_gate import AUTHORIZATION_KEY, by_itself
 from headrace_common.runtime.service_tls import ServiceTls
@@ -49,12 +50,19 @@ class GrpcNodes:
 
     async def observed(self, node: Node) -> Report:
         """What it has seen; an admin process tells what the running call's caller may know of it."""
+        return report_from_proto(await self._observed(node, pb.ObservedRequest(here=True)))
+
+    async def refused(self, node: Node, id: str) -> Remembered | None:
+        """What it remembers of a refusal, as ``observed``."""
+        return refused_from_proto(await self._observed(node, pb.ObservedRequest(here=True, refusal=id)))
+
+    async def _observed(self, node: Node, request: pb.ObservedRequest) -> pb.ObservedResponse:
         await self._channels.trim(_CHANNELS_MAX)
         with CallTo(str(node.key)):
             if node.key.role is Role.ADMIN:
-                return await self._ask(node, self._shown(str(node.inside)))
+                return await self._ask(node, request, self._shown(str(node.inside)))
             with by_itself():  # who asks is shown what it may know
-                return await self._ask(node, ())
+                return await self._ask(node, request, ())
 
     async def certificates(self, node: Node, *, look: bool) -> tuple[Served, ...]:
         """What it shows; another admin process tells what the running call's caller may know."""
@@ -77,10 +85,10 @@ class GrpcNodes:
         """What this process shows."""
         return () if self._tls is None else tuple(await self._tls.served(look=look))
 
-    async def _ask(self, node: Node, metadata: Shown) -> Report:
-        stub = _STUBS[node.key.role](self._channels.to(node.inside))
-        request = pb.ObservedRequest(here=True)
-        return report_from_proto(await stub.Observed(request, timeout=self._timeout, metadata=metadata))
+    async def _ask(self, node: Node, request: pb.ObservedRequest, metadata: Shown) -> pb.ObservedResponse:
+        stub: Any = _STUBS[node.key.role](self._channels.to(node.inside))
+        answer: pb.ObservedResponse = await stub.Observed(request, timeout=self._timeout, metadata=metadata)
+        return answer
 
     def _shown(self, target: str) -> Shown:
         """The caller's credential, as clients show it: an admin process takes no nodes where there is TLS."""

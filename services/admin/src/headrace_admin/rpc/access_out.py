@@ -5,9 +5,8 @@ from __future__ import annotations
 from headrace_admin.engine.accesses import Accesses, Described, ListedKey, ListedUser
 from headrace_common.core.access.authentication import Shown
 from headrace_common.core.access.control import Rights
-from headrace_common.core.access.explain import Explanation, Holder
+from headrace_common.core.access.explain import Explanation, Holder, describe_source
 from headrace_common.core.access.grants import host_of
-from headrace_common.core.access.state import Source, own_grants
 from headrace_common.core.quotas.entities import Entity
 from headrace_common.core.quotas.kinds import Quota
 from headrace_common.rpc.convert_access import (
@@ -84,7 +83,7 @@ def _explanation_message(explanation: Explanation) -> pb.ExplainAccessResponse:
     return pb.ExplainAccessResponse(
         allowed=explanation.allowed,
         reason=explanation.reason.value,
-        sources=map(_source, explanation.sources),
+        sources=map(describe_source, explanation.sources),
         remedy=explanation.line or "",
     )
 
@@ -109,15 +108,8 @@ def _holder(holder: Holder) -> pb.AccessHolder:
         reason=holder.reason.name.lower(),
         anywhere=holder.anywhere,
         hosts=holder.hosts,
-        sources=map(_source, holder.sources),
+        sources=map(describe_source, holder.sources),
     )
-
-
-def _source(source: Source) -> str:
-    if source.binding is not None:
-        return f"{source.grant}, by {source.binding} of {source.grantee}"
-    own = source.grant in own_grants(source.grantee)
-    return f"{source.grant}, {'as everybody has it' if own else f'by a rule of {source.grantee}'}"
 
 
 def who_am_i(accesses: Accesses, shown: Shown) -> pb.WhoAmIResponse:

@@ -87,6 +87,7 @@ ACCESS: Final[AccessTable] = {
     "Admin/DescribeAccess": ENTRIES,
     "Admin/ExplainAccess": on_each(Operation.DESCRIBE, ResourceType.PRINCIPAL, lambda request: [request.principal]),
     "Admin/WhoCan": AsksAnywhere(Operation.DESCRIBE, ResourceType.PRINCIPAL),
+    "Admin/WhyRefused": AsksAnywhere(Operation.DESCRIBE, ResourceType.PRINCIPAL),
     "Admin/Observed": ENTRIES,
     "Admin/CreateKey": ENTRIES,
     "Admin/ListKeys": ENTRIES,

@@ -206,6 +206,7 @@ ObservedAccess = Annotated[
 ]
 Explained = Annotated[Json, Answer("Explained", "Whether somebody may, and why.", access_pb2.ExplainAccessResponse)]
 Holders = Annotated[Json, Answer("Holders", "Who may do something.", access_pb2.WhoCanResponse)]
+WhyRefused = Annotated[Json, Answer("WhyRefused", "What nodes know of a refusal.", access_pb2.WhyRefusedResponse)]
 Keys = Annotated[Json, Answer("Keys", "API keys, without their secrets.", access_pb2.ListKeysResponse)]
 NewKey = Annotated[Json, Answer("NewKey", "A key, which is shown this once.", access_pb2.CreateKeyResponse)]
 Quotas = Annotated[Json, Answer("Quotas", "What is set of quotas.", access_pb2.DescribeQuotasResponse)]

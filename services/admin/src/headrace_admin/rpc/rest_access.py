@@ -96,6 +96,11 @@ def _rules(routes: APIRouter, accesses: Accesses, observations: Observations, en
         request = pb.WhoCanRequest(operation=operation, type=type, name=name, limit=limit)
         return json_of(out.holders(accesses, current_rights(), request))
 
+    @routes.get("/access/refusals/{id}", operation_id="why_refused")
+    async def why_refused(id: Annotated[str, Path(max_length=100)]) -> answer_types.WhyRefused:
+        """What was refused to whom, at which nodes, and why; by the id in the text of the refusal."""
+        return json_of(await observed_out.why_refused(observations, id, current_rights()))
+
 
 def _quotas(routes: APIRouter, accesses: Accesses, engine: Administration) -> None:
     @routes.get("/quotas", operation_id="describe_quotas")

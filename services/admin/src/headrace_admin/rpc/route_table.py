@@ -125,6 +125,7 @@ ROUTES: Final[Mapping[str, As | Rule]] = {
         "ExplainAccess", lambda given: access_pb2.ExplainAccessRequest(principal=given.get("principal", ""))
     ),
     "GET /v1/access/who-can": As("WhoCan"),
+    "GET /v1/access/refusals/{id}": As("WhyRefused"),
     "GET /v1/keys": As("ListKeys"),
     "POST /v1/keys": As("CreateKey"),
     "DELETE /v1/keys/{id}": As("DeleteKeys"),

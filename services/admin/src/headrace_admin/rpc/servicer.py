@@ -289,6 +289,12 @@ class AdminServicer(GeneratedServicer):
         return access_out.holders(self._accesses, current_rights(), request)
 
     @override
+    async def WhyRefused(
+        self, request: access_pb2.WhyRefusedRequest, context: Context
+    ) -> access_pb2.WhyRefusedResponse:
+        return await observed_out.why_refused(self._observations, request.id, current_rights())
+
+    @override
     async def ListKeys(self, request: access_pb2.ListKeysRequest, context: Context) -> access_pb2.ListKeysResponse:
         return access_out.keys_message(self._accesses.keys(current_rights(), request.owner))
 

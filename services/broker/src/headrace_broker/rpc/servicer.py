@@ -28,7 +28,7 @@ from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import NodeId, TopicId
 from headrace_common.core.image import Listener, NodeKey, Role, ShardKind
 from headrace_common.rpc.convert import role_from_proto
-from headrace_common.rpc.convert_observed import report_to_proto
+from headrace_common.rpc.convert_observed import observed_of
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import CLIENT_ID_KEY, MESSAGE_BYTES_MAX
 from headrace_common.rpc.peers import peer_of
@@ -342,8 +342,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         )
 
     async def Observed(self, request: access_pb2.ObservedRequest, context: Context) -> access_pb2.ObservedResponse:
-        del request, context
-        return report_to_proto(current_rights().control.report())
+        return observed_of(current_rights().control, request)
 
 
 def _client_id(context: Context) -> str:

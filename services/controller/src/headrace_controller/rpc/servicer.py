@@ -37,7 +37,7 @@ from headrace_common.rpc.convert import (
 )
 from headrace_common.rpc.convert_access import change_from_proto
 from headrace_common.rpc.convert_delta import delta_to_proto
-from headrace_common.rpc.convert_observed import report_to_proto
+from headrace_common.rpc.convert_observed import observed_of
 from headrace_common.rpc.convert_quotas import quota_change_from_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.peers import peer_of
@@ -366,7 +366,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         return access_pb2.AlterQuotasResponse()
 
     async def Observed(self, request: access_pb2.ObservedRequest, context: Context) -> access_pb2.ObservedResponse:
-        return report_to_proto(current_rights().control.report())
+        return observed_of(current_rights().control, request)
 
     async def CreateUser(
         self, request: access_pb2.CreateUserRequest, context: Context

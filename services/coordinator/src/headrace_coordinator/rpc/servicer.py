@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
-from headrace_common.rpc.convert_observed import report_to_proto
+from headrace_common.rpc.convert_observed import observed_of
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.access_gate import current_rights
@@ -176,8 +176,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
         return pb.IdentifyCoordinatorResponse(id=who.node_id, incarnation=who.incarnation, cluster_id=who.cluster_id)
 
     async def Observed(self, request: access_pb2.ObservedRequest, context: Context) -> access_pb2.ObservedResponse:
-        del request, context
-        return report_to_proto(current_rights().control.report())
+        return observed_of(current_rights().control, request)
 
 
 async def _next(context: Context) -> pb.MembershipRequest | None:

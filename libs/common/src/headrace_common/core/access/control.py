@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from headrace_common.core.access.decisions import Decisions
-from headrace_common.core.access.explain import Reason, explain
+from headrace_common.core.access.explain import Reason, describe_source, explain
 from headrace_common.core.access.names import WILDCARD
 from headrace_common.core.access.observed import Observed, Report
 from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
+from headrace_common.core.access.refusals import Question, Refusals, Remembered
 from headrace_common.core.access.resources import CLUSTER_NAME, INTERNAL_PREFIX, Operation, ResourceType
 from headrace_common.core.access.rows import Mode, View
 from headrace_common.core.access.state import Caller
@@ -41,6 +42,12 @@ _ERRORS: Final[Mapping[ResourceType, type[Denied]]] = {
     ResourceType.GROUP: GroupAuthorizationFailed,
     ResourceType.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
 }
+_INCLUDE_DESCRIBE: Final[Mapping[ResourceType, str]] = {
+    ResourceType.TOPIC: " (allow read or write, if that is what it is for: both include describe)",
+    ResourceType.GROUP: " (allow read, if it is to be a member: that includes describe)",
+    ResourceType.TRANSACTIONAL_ID: " (allow write, if it is to begin transactions: that includes describe)",
+}
+"""Clients ask for these first to find out where something is: who is refused wants to do more with it."""
 _OF_COORDINATORS: Final = frozenset({Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.FENCE})
 
 Asked: TypeAlias = tuple[Operation, ResourceType, str]
@@ -58,6 +65,8 @@ class Control:
         self.view = View()
         self.observed = Observed()
         """In mode permissive: what was done that will be refused. Where it is not open: which rights are used."""
+        self.refusals = Refusals()
+        """The latest refusals that were explained."""
         self.generation = 0
         """Another one means that a decision of before may be another one now. It is this process's own count: super
         users of the settings change without a generation of the rows."""
@@ -148,29 +157,62 @@ class Control:
         self, caller: Caller, operation: Operation, type: ResourceType, name: str, *, explained: bool = True
     ) -> Denied:
         """
-        What is said to who may not: who, what, on what, and the line that would allow it if nothing does.
+        What is said to who may not: who, what, on what, the id by which it is remembered, and the line that would
+        allow it if nothing does.
 
         Args:
-            explained: False: without that line. To find it all grants of the caller are read.
+            explained: False: without the id and the line. To find that all grants of the caller are read.
         """
         what = f"may not {operation.value} {type.value} {name[:_SHOWN_CHARS_MAX]}".removesuffix(f" {CLUSTER_NAME}")
-        error = self._explain(caller, operation, type, name, what) if explained else _refused(caller, type, what)
+        error = self._explain(caller, operation, type, name, name, what) if explained else _refused(caller, type, what)
         self.on_refused(error, caller, (operation, type, name))
         return error
 
     def refusal_anywhere(self, caller: Caller, operation: Operation, type: ResourceType) -> Denied:
         """As ``refusal``, where the name does not matter."""
-        error = self._explain(caller, operation, type, _SOME_NAME, f"may {operation.value} no {type.value}")
+        what = f"may {operation.value} no {type.value}"
+        error = self._explain(caller, operation, type, _SOME_NAME, _ANY_NAME, what)
         self.on_refused(error, caller, (operation, type, _ANY_NAME))
         return error
 
-    def _explain(self, caller: Caller, operation: Operation, type: ResourceType, name: str, what: str) -> Denied:
-        if caller.principal == ANONYMOUS or caller.principal.type is PrincipalType.NODE:
+    def remembered(self, id: str) -> Remembered | None:
+        """What is known here of the refusal with this id; None: nothing."""
+        kept = self.refusals.get(id)
+        if kept is None:
+            return None
+        (caller, operation, type, name), any_name = kept.question, kept.question.name == _ANY_NAME
+        allowed = not self._still_refused(caller, operation, type, name)
+        now = explain(self.view.access, caller, operation, type, _SOME_NAME if any_name else name)
+        return Remembered(
+            str(caller.principal),
+            tuple(sorted(map(str, caller.groups))),
+            caller.host or "",
+            operation,
+            type,
+            name,
+            caller.scope is not None,
+            kept.why.reason.value,
+            tuple(map(describe_source, kept.why.sources)),
+            kept.times,
+            allowed,
+            "" if allowed or caller.principal == ANONYMOUS else now.line or "",
+        )
+
+    def _explain(
+        self, caller: Caller, operation: Operation, type: ResourceType, name: str, asked: str, what: str
+    ) -> Denied:
+        """``name``: stands for the one that was ``asked`` for."""
+        if caller.principal.type is PrincipalType.NODE:
             return _refused(caller, type, what)
         said = explain(self.view.access, caller, operation, type, name)
+        question = Question(caller, operation, type, asked[:_SHOWN_CHARS_MAX])
+        what = f"{what} (refusal {self.refusals.note(question, said, int(self._now_ms()))})"
+        if caller.principal == ANONYMOUS:
+            return _refused(caller, type, what)
         if said.reason is not Reason.NOTHING_ALLOWS:
             return _refused(caller, type, f"{what}: {said.reason.value}")
-        how = "" if said.line is None else f"; who may change rules allows it with: {said.line}"
+        wider = _INCLUDE_DESCRIBE.get(type, "") if operation is Operation.DESCRIBE else ""
+        how = "" if said.line is None else f"; who may change rules allows it{wider} with: {said.line}"
         return _refused(caller, type, f"{what}{how}")
 
 

@@ -26,7 +26,7 @@ from headrace_common.core.access.resources import (
     operation_set,
     operations_in,
 )
-from headrace_common.core.access.state import Access, Caller, Source, grantees_of, is_beyond_vouching
+from headrace_common.core.access.state import Access, Caller, Source, grantees_of, is_beyond_vouching, own_grants
 from headrace_common.core.errors import Rejected
 
 _KINDS: Final = (PatternKind.LITERAL, PatternKind.PREFIX, PatternKind.ANY)
@@ -232,6 +232,14 @@ def _matching(access: Access, grantees: Iterable[Grantee], asked: Asked) -> tupl
         return ()
     sources = (source for grantee in grantees for source in access.sources_of(grantee))
     return tuple(sorted((source for source in sources if _matches(source.grant, asked)), key=_place))
+
+
+def describe_source(source: Source) -> str:
+    """A grant and where it comes from, in words."""
+    if source.binding is not None:
+        return f"{source.grant}, by {source.binding} of {source.grantee}"
+    own = source.grant in own_grants(source.grantee)
+    return f"{source.grant}, {'as everybody has it' if own else f'by a rule of {source.grantee}'}"
 
 
 def covers(grant: Grant, operation: Operation, type: ResourceType, name: str) -> bool:

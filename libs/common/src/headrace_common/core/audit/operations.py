@@ -133,6 +133,7 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Admin/DescribeAccess": NOTHING,
         "Admin/ExplainAccess": NOTHING,
         "Admin/WhoCan": NOTHING,
+        "Admin/WhyRefused": NOTHING,
         "Admin/Observed": NOTHING,
         "Admin/CreateKey": NOTHING,
         "Admin/ListKeys": NOTHING,
