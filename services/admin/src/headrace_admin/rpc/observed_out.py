@@ -6,6 +6,7 @@ from headrace_admin.engine.observations import NodeReport, Observations
 from headrace_admin.ports import Controllers
 from headrace_common.core.access.control import Rights
 from headrace_common.core.access.rows import Mode
+from headrace_common.core.errors import Conflict, NotFound, Rejected
 from headrace_common.rpc.convert_access import change_from_proto, rule_to_proto
 from headrace_common.rpc.convert_observed import (
     LIMIT,
@@ -79,7 +80,10 @@ async def altered(
         await observations.check_closing(rights, window_ms(request.within_ms), request.accept_loss_of)
     answer: pb.AlterAccessResponse = await controllers.ask(lambda stub: stub.AlterAccess, request)
     if request.validate_only and request.changes:
-        losses, nodes = await observations.losses(rights, [change_from_proto(change) for change in request.changes])
+        try:
+            losses, nodes = await observations.losses(rights, [change_from_proto(change) for change in request.changes])
+        except (Rejected, NotFound, Conflict):
+            return answer  # the controller knows something newer: no node was asked, as the answer says
         answer.refuses.extend(map(loss_to_proto, losses[:LIMIT]))
         answer.refuses_more = len(losses) > LIMIT
         answer.nodes.extend(map(_asked, nodes))
