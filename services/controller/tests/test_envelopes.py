@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import shutil
 import stat
@@ -12,17 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
-    KeySerializationEncryption,
-    NoEncryption,
-    PrivateFormat,
 )
-from cryptography.x509.oid import NameOID
+from services.controller.tests.kit.backup_keys import certificate_file, certify, key_file
 
 from headrace_common.core.errors import Conflict, NotFound, Rejected
 from headrace_controller import restore
@@ -44,29 +38,11 @@ from headrace_controller.core.encrypted_backup import (
 )
 
 SECRET = b"held\r\nby nobody\n" + bytes(range(256))
-Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 
 def made(identity: str = "own", revision: int = 7) -> Backup:
     cluster = Row(records.CLUSTER_KEY, records.encode(records.Cluster(identity, b"i" * 16)))
     return Backup("c", revision, revision * 1_000, (cluster, Row("topics/a", SECRET)))
-
-
-def certify(key: Key, name: str = "backups") -> x509.Certificate:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    start = datetime.datetime(2001, 1, 1)  # noqa: DTZ001  as the library has it
-    builder = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number(), start)
-    return builder.not_valid_after(start + datetime.timedelta(days=1)).sign(key, hashes.SHA256())
-
-
-def key_file(path: Path, key: Key, under: KeySerializationEncryption | None = None) -> Path:
-    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, under or NoEncryption()))
-    return path
-
-
-def certificate_file(path: Path, *certificates: x509.Certificate) -> Path:
-    path.write_bytes(b"".join(c.public_bytes(Encoding.PEM) for c in certificates))
-    return path
 
 
 def unasked(prompt: str) -> str:

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from libs.common.tests.kit.ports import free_port
+from services.controller.tests.kit.backup_keys import certificate_file, certify, key_file
 from services.controller.tests.kit.etcd import EtcdProcess
 from services.controller.tests.kit.process import ControllerProcess
 from services.controller.tests.kit.programs import run, said
@@ -52,6 +54,13 @@ async def grown(etcd: EtcdProcess, keys: int) -> None:
             await store.commit(Transaction((), tuple(Put(*kv) for kv in some)))
 
 
+def recipient(directory: Path) -> tuple[Path, Path]:
+    """A certificate, and its key."""
+    key = rsa.generate_private_key(65537, 2048)
+    certificate, path = directory / "backup.crt", key_file(directory / "backup.key", key)
+    return certificate_file(certificate, certify(key)), path
+
+
 async def test_there_and_back(etcd: EtcdProcess, tmp_path: Path) -> None:
     at = ("--etcd", etcd.endpoint, "--wait", 20)
     nothing = await said("backup", *at, "--to", tmp_path / "b")
@@ -69,16 +78,21 @@ async def test_there_and_back(etcd: EtcdProcess, tmp_path: Path) -> None:
         assert made["keys"] == len(first.rows)
         assert {"format", "cluster", "controller", "ids/epoch"} <= {row.key for row in first.rows}
         await asyncio.sleep(1.1)  # names have seconds
-        again = await said("backup", *at, "--to", tmp_path / "b", "--keep", 1)
+        certificate, key = recipient(tmp_path)
+        again = await said("backup", *at, "--to", tmp_path / "b", "--keep", 1, "--encrypt-to", certificate)
         assert again["removed"] == 1
+        assert again["encrypted_to"][0].startswith("CN=backups (SHA-256 ")
         code, _, err = await run("restore", "--etcd", etcd.endpoint, "--wait", 1, "--brokers", "1", again["backup"])
         assert (code, "stop all controllers" in err) == (1, True)
     finally:
         await controller.close()
+    code, _, err = await run("restore", *at, "--brokers", "1", "--replace", tmp_path / "b")
+    assert (code, "is encrypted to CN=backups" in err, "Traceback" in err) == (1, True, False)
+    at = (*at, "--decrypt-with", key)
     code, _, err = await run("restore", *at, "--brokers", "1", again["backup"])  # waits for the lease to end
     assert (code, "--replace" in err) == (1, True)
     done = await said("restore", *at, "--brokers", "2,1", "--replace", tmp_path / "b")
-    assert done["expected_brokers"] == [1, 2]
+    assert (done["expected_brokers"], done["logins_ended"], "note" in done) == ([1, 2], 0, False)
     found = await content(etcd)
     assert RESTORING_KEY not in found
     before = {row.key: row.value for row in first.rows}

@@ -33,6 +33,9 @@ from headrace_controller.core.restore_record import RESTORE_KEY, RESTORING_KEY, 
 from headrace_controller.core.restored import EPOCHS_GAP, PRODUCER_IDS_GAP, restore_metadata
 
 OLD, NEW = b"o" * 16, b"n" * 16
+KEY = (
+    b'{"v":1,"owner":"User:a","digest":"' + b"ab" * 32 + b'","created_ms":1,"expires_ms":null,"scope":null,"note":""%s}'
+)
 T1, T2 = TopicId(b"1" * 16), TopicId(b"2" * 16)
 BROKER = NodeKey(Role.BROKER, NodeId(1))
 
@@ -42,7 +45,9 @@ def ids(*numbers: int) -> tuple[NodeId, ...]:
 
 
 def rows(**more: bytes) -> dict[str, bytes]:
-    node = Node(BROKER, Endpoint("h", 1), b"i" * 16, 40, fenced=False, in_controlled_shutdown=True, drained=True)
+    node = Node(
+        BROKER, Endpoint("h", 1), b"i" * 16, 40, in_controlled_shutdown=True, drained=True, session_key=b"s" * 32
+    )
     moving = Partition(PartitionId(T1, 0), ids(3, 1, 2), ids(1, 2), NodeId(1), 7, 9, ids(), ids(), True, ids(3), ids(2))
     return {
         "format": b"1",
@@ -63,6 +68,8 @@ def rows(**more: bytes) -> dict[str, bytes]:
         "removal": b"1",
         "access/state": b'{"v":1,"mode":"closed","generation":4}',
         "access/keys/0123456789abcd": b'{"v":9}',
+        "access/keys/0123456789abce": KEY % b"",
+        "access/keys/0123456789abcf": KEY % b',"login":"0123456789abcdef"',
         "later/thing": b"of another version",
         **more,
     }
@@ -84,6 +91,7 @@ def test_nobody_leads_lives_or_moves() -> None:
     node = records.decode("nodes/broker/1", written["nodes/broker/1"])
     assert isinstance(node, Node)
     assert (node.fenced, node.in_controlled_shutdown, node.drained, node.epoch) == (True, False, True, 40)
+    assert not node.session_key, "sessions that it has signed are over"
     shard = records.decode("shards/groups/0", written["shards/groups/0"])
     assert shard == Shard(ShardKey(ShardKind.GROUPS, 0), NO_NODE, 6)
 
@@ -92,9 +100,10 @@ def test_what_was_not_complete_or_may_not_be_true_is_left_out() -> None:
     written = run(rows())
     gone = set(rows()) - set(written)
     hidden = {f"partitions/{T1.hex()}/1", f"partitions/{T2.hex()}/0"}
-    assert gone == {"controller", "removal", f"removals/{T1.hex()}/0", *hidden}
+    login = "access/keys/0123456789abcf"  # it may have been deleted since
+    assert gone == {login, "controller", "removal", f"removals/{T1.hex()}/0", *hidden}
     kept = {"topics/t", f"deletions/{T2.hex()}", "configs/cluster", "ids/leader_epoch", "later/thing", "format"}
-    kept |= {"access/state", "access/keys/0123456789abcd"}
+    kept |= {"access/state", "access/keys/0123456789abcd", "access/keys/0123456789abce"}
     assert all(written[key] == rows()[key] for key in kept)
 
 

@@ -26,7 +26,7 @@ from headrace_controller.adapters.envelopes import BackupKey, read_backup
 from headrace_controller.core import records
 from headrace_controller.core.backup_file import Backup
 from headrace_controller.core.encrypted_backup import whose
-from headrace_controller.core.restored import restore_metadata
+from headrace_controller.core.restored import is_login, restore_metadata
 from headrace_controller.engine import restore_writing
 from headrace_controller.ports import MetadataStore
 
@@ -108,7 +108,7 @@ async def restore(given: argparse.Namespace, clock: Clock) -> int:
         await store_access.once_it_answers(store, clock, given.wait)
         await once_nobody_is_active(store, clock, given.wait)
         revision = await restore_writing.write(store, ready, replace=given.replace)
-    said = {
+    said: dict[str, object] = {
         "restored": str(path),
         "cluster_id": whose(path.read_bytes()),
         "backup_time": datetime.fromtimestamp(backup.time_ms / 1_000, UTC).isoformat(timespec="seconds"),
@@ -117,7 +117,13 @@ async def restore(given: argparse.Namespace, clock: Clock) -> int:
         "revision": revision,
         "keys": len(ready.rows) + len(ready.last),
         "expected_brokers": list(ready.restore.expected),
+        "logins_ended": sum(map(is_login, backup.rows)),
     }
+    if any(row.key.startswith(records.ACCESS_PREFIX) for row in backup.rows):
+        said["note"] = (
+            "access is as it was at the time of the backup: keys made since are gone, and what was revoked since is "
+            "there again; once the cluster runs, `headrace access since-backup` says what, as far as the audit knows"
+        )
     sys.stdout.write(json.dumps(said) + "\n")
     return 0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace_cli.commanding import command
+from headrace_cli.commands.since_backup import since_backup
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output
 from headrace_cli.session import Session
@@ -59,7 +60,7 @@ _ALL_NEEDED: Final = "every rule was needed; of roles that are bound this tells 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``headrace access``."""
     changes = (allow, deny, remove, bind, unbind, role, block, unblock)
-    for function in (show, *changes, check, who_can, why, mode, report, observed):
+    for function in (show, *changes, check, who_can, why, mode, report, observed, since_backup):
         command(app)(function)
 
 

@@ -53,7 +53,7 @@ def verify(session: Session, files: Files = None) -> None:
     from headrace_common.core.audit.announcing import announced_in
     from headrace_common.core.audit.verification import Verifier
 
-    source = _Source(session, files)
+    source = Source(session, files)
     lines = list(source.read(Beginning()))
     try:
         verifier = Verifier(announced_in(lines), _check(), source.kept_since_ms)
@@ -73,7 +73,7 @@ def tail(
     ] = 10,
 ) -> None:
     """Print the last events, then more as they come; Ctrl+C ends it."""
-    source = _Source(session, None)
+    source = Source(session, None)
     with session.consumer() as consumer:
         if last := source.last(consumer, lines):
             _print(session, last)
@@ -103,7 +103,7 @@ def search(
     since_ms = getattr(where, "timestamp_ms", None)
     until_ms = None if until is None else getattr(parse_start(until, now_ms), "timestamp_ms", None)
     found = []
-    for line in _Source(session, files).read(where):
+    for line in Source(session, files).read(where):
         event = json.loads(line)
         if "signature" in event or not _fits(event, actor, operation, resource, kind):
             continue
@@ -198,7 +198,7 @@ def _check() -> Any:
     return check
 
 
-class _Source:
+class Source:
     """Lines of the audit: from files, each directory's in order; else from the topic, partition by partition."""
 
     def __init__(self, session: Session, files: list[Path] | None) -> None:
@@ -206,6 +206,7 @@ class _Source:
         self._files = files
         self.kept_since_ms: int | None = None
         """What was written before it may be deleted; None: nothing is. Known when all lines were read."""
+        self._cut = False
 
     def read(self, start: Start) -> Iterator[bytes]:
         if self._files:
@@ -214,6 +215,12 @@ class _Source:
             return
         with self._session.consumer() as consumer:
             yield from self._of_topic(consumer, start)
+
+    def lacks(self, time_ms: int) -> bool:
+        """Whether events of after this time, from which on it was read, may be deleted. Known when all was read."""
+        if self._files:
+            return self.kept_since_ms is not None and self.kept_since_ms > time_ms
+        return self._cut
 
     def last(self, consumer: Consumer, count: int) -> list[dict[str, Any]]:
         """The newest events of the topic, the oldest first; ``follow`` goes on behind them."""
@@ -262,6 +269,8 @@ class _Source:
         consumer.assign(partitions)
         ends = consumer.end_offsets(partitions)
         seek(consumer, partitions, start, ends)
+        firsts = consumer.beginning_offsets(partitions)
+        self._cut = any(firsts[one] > 0 and consumer.position(one) <= firsts[one] for one in partitions)
         found: dict[int, list[bytes]] = {one.partition: [] for one in partitions}
         while True:
             end_if_interrupted()

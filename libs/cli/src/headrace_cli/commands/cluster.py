@@ -170,7 +170,10 @@ def restore_status(session: Session) -> None:
     if not found["finished"]:
         session.say(restore_view.waits_for(found))
         raise typer.Exit(ExitCode.UNAVAILABLE)
-    session.say("it is finished; `headrace topic strays` shows logs that belong to no topic")
+    session.say(
+        "it is finished; `headrace topic strays` shows logs that belong to no topic, and "
+        "`headrace access since-backup` what was revoked after the backup and is there again"
+    )
 
 
 def features(session: Session) -> None:

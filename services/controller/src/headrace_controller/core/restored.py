@@ -1,8 +1,8 @@
 """
 What a restore writes: the rows of a backup, without all that may have changed since and must not be believed.
 
-Nobody leads, nobody is in sync, nobody lives; what moved has stopped; counters go on far above. Fields that this
-version does not know are kept. Pure; called by the program ``restore``.
+Nobody leads, nobody is in sync, nobody lives, nobody is logged in; what moved has stopped; counters go on far above.
+Fields that this version does not know are kept. Pure; called by the program ``restore``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from headrace_common.core.access.rows import KEYS, Reader
 from headrace_common.core.errors import Rejected
 from headrace_common.core.features import HIGHEST, too_old
 from headrace_common.core.ids import NO_NODE, NodeId
@@ -31,6 +32,7 @@ PRODUCER_IDS_GAP: Final = 1 << 32
 EPOCHS_GAP: Final = 1 << 20
 """Registrations and elections that may have happened after the backup."""
 
+_KEYS: Final = records.access_key(KEYS)
 _LEFT_OUT: Final = frozenset(
     {
         records.CONTROLLER_KEY,
@@ -141,7 +143,7 @@ def _number(found: Mapping[str, bytes], key: str, default: int) -> int:
 
 def _row(row: Row, counted: Mapping[str, int]) -> bytes | None:
     """The value to write; None: the key is left out."""
-    if row.key in _LEFT_OUT or row.key.startswith(records.REMOVALS_PREFIX):
+    if row.key in _LEFT_OUT or row.key.startswith(records.REMOVALS_PREFIX) or is_login(row):
         return None
     kind, _, rest = row.key.partition("/")
     if kind == "partitions":
@@ -156,8 +158,22 @@ def _row(row: Row, counted: Mapping[str, int]) -> bytes | None:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
+def is_login(row: Row) -> bool:
+    """
+    Whether it is the key of somebody who has logged in. It may have been deleted since, and whoever has it can log in
+    again. One that this version cannot read is a key like any other.
+    """
+    if not row.key.startswith(_KEYS):
+        return False
+    return any(
+        key.login for key in Reader().read({row.key.removeprefix(records.ACCESS_PREFIX): row.value}).keys.values()
+    )
+
+
 def _fence(fields: dict[str, Any]) -> None:
+    """Sessions that it has signed are over, too."""
     fields.update(fenced=True, in_controlled_shutdown=False)
+    fields.pop("session_key", None)
 
 
 def _forget_who_leads(fields: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from headrace_common.core.access.control import Rights
 from headrace_common.core.access.resources import ResourceType
-from headrace_common.core.access.rows import GRANTS, STATE, Mode, View
+from headrace_common.core.access.rows import BLOCKED, GRANTS, STATE, Mode, View
 from headrace_common.core.access.state import Caller
 from headrace_common.core.errors import UnsupportedVersion
 from headrace_common.core.features import ACCESS, say_too_low
@@ -91,6 +91,8 @@ def _shown(name: str, row: bytes | None) -> dict[str, str]:
     kind, _, _ = name.partition("/")
     if row is None or kind not in _MEMBERS:
         return {}
+    if f"{kind}/" == BLOCKED:
+        return {"blocked": "True"}
     members = _MEMBERS[kind]
     fields: dict[str, object] = json.loads(row)
     return {
