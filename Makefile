@@ -13,7 +13,7 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help checks imports chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect connect-long versions tls-long access-long chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images ci measure clean
+.PHONY: help checks imports chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect connect-long versions tls-long access-long chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images sbom lock-age lock-audit ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -172,6 +172,15 @@ bench-spark: setup-spark ## The Spark connector beside Spark's Kafka source on a
 
 images: ## The images, with plain docker: TAG=, ONLY="broker admin", REF=<commit>; prints their sizes
 	@tools/images.sh
+
+sbom: ## What Python packages each image has, as CycloneDX, into sbom/; an image has its own in /usr/share/doc/headrace
+	@python3 tools/sbom.py --all sbom
+
+lock-age: ## Fail if something locked is older than a year without a reason (requirements.old); offline
+	@python3 tools/dates.py check
+
+lock-audit: setup lock-age ## The same, and known holes of what is locked, by pip-audit and its index
+	.venv/bin/uv tool run pip-audit --requirement requirements.lock --require-hashes --disable-pip
 
 ci: test ## What CI runs
 

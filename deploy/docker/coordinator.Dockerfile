@@ -1,15 +1,18 @@
 # The coordinator of groups and transactions, and the headrace command. Context: the root of the repository; `make images` builds it.
-FROM python:3.11-slim AS lists
+ARG BASE=python:3.11-slim
+FROM $BASE AS lists
+ARG BASE
 COPY . /src
 WORKDIR /src
 RUN mkdir /lists \
  && python tools/locked.py headrace-cli > /lists/shared.txt \
  && python tools/locked.py headrace-coordinator headrace-cli --without /lists/shared.txt > /lists/own.txt \
  && python tools/locked.py hatchling > /lists/builder.txt \
- && python tools/locked.py headrace-coordinator headrace-cli --directories > /lists/members
+ && python tools/locked.py headrace-coordinator headrace-cli --directories > /lists/members \
+ && python tools/sbom.py coordinator headrace-coordinator headrace-cli --base "$BASE" > /lists/sbom.json
 
 # Changes only with the lock; broker, coordinator and admin share it.
-FROM python:3.11-slim AS dependencies
+FROM $BASE AS dependencies
 COPY requirements-bootstrap.txt deploy/docker/dependencies.sh deploy/docker/trim.py /build/
 COPY --from=lists /lists/shared.txt /build/
 RUN sh /build/dependencies.sh /build/shared.txt
@@ -23,7 +26,7 @@ COPY . /src
 COPY --from=lists /lists/members /build/
 RUN sh /src/deploy/docker/members.sh /opt/own < /build/members
 
-FROM python:3.11-slim
+FROM $BASE
 RUN groupadd --gid 10001 headrace \
  && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin headrace \
  && install -d -o 10001 -g 10001 -m 0750 /var/lib/headrace
@@ -31,6 +34,7 @@ RUN groupadd --gid 10001 headrace \
 RUN python -m compileall -q -x '/(dist-packages|site-packages|ensurepip|idlelib|lib2to3|test|tests|turtledemo)/' \
     "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 COPY LICENSE /usr/share/doc/headrace/
+COPY --from=lists /lists/sbom.json /usr/share/doc/headrace/sbom.cdx.json
 COPY --from=dependencies /opt/headrace /opt/headrace
 COPY --from=service /opt/own /opt/headrace
 ENV PATH=/opt/headrace/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1

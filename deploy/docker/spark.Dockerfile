@@ -1,16 +1,19 @@
 # Spark with the connector, the jobs that ship and the headrace command, for Spark's own scheduler on Kubernetes and for
 # the Spark operator. Context: the root of the repository; `make images` builds it.
-FROM python:3.11-slim AS lists
+ARG BASE=python:3.11-slim
+FROM $BASE AS lists
+ARG BASE
 COPY . /src
 WORKDIR /src
 RUN mkdir /lists \
  && python tools/locked.py headrace-cli > /lists/shared.txt \
  && python tools/locked.py headrace-jobs headrace-cli --without /lists/shared.txt > /lists/own.txt \
  && python tools/locked.py hatchling setuptools > /lists/builder.txt \
- && python tools/locked.py headrace-jobs headrace-cli --directories > /lists/members
+ && python tools/locked.py headrace-jobs headrace-cli --directories > /lists/members \
+ && python tools/sbom.py spark headrace-jobs headrace-cli --and requirements-spark.lock --base "$BASE" > /lists/sbom.json
 
 # Changes only with the lock; the other services share it.
-FROM python:3.11-slim AS dependencies
+FROM $BASE AS dependencies
 COPY requirements-bootstrap.txt deploy/docker/dependencies.sh deploy/docker/trim.py /build/
 COPY --from=lists /lists/shared.txt /build/
 RUN sh /build/dependencies.sh /build/shared.txt
@@ -36,7 +39,7 @@ COPY . /src
 COPY --from=lists /lists/members /build/
 RUN sh /src/deploy/docker/members.sh /opt/own < /build/members
 
-FROM python:3.11-slim
+FROM $BASE
 # 185 in group 0, as Spark's own images: pod templates made for those fit.
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openjdk-17-jre-headless procps tini \
@@ -46,6 +49,7 @@ COPY --from=spark /opt/spark/packages /opt/headrace/lib/python3.11/site-packages
 RUN ln -s /opt/headrace/lib/python3.11/site-packages/pyspark /opt/spark \
  && install -d -o 185 -g 0 -m 0770 /opt/spark/work-dir /opt/spark/conf
 COPY LICENSE /usr/share/doc/headrace/
+COPY --from=lists /lists/sbom.json /usr/share/doc/headrace/sbom.cdx.json
 COPY --from=dependencies /opt/headrace /opt/headrace
 COPY --from=service /opt/own /opt/headrace
 COPY spark-jobs/topic_to_lake.py spark-jobs/windowed_aggregate.py spark-jobs/retention_audit.py \

@@ -6,7 +6,10 @@ The images, as far as they can be judged without building any: what goes into ea
 
 from __future__ import annotations
 
+import datetime
+import json
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -24,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def tool(name: str) -> Any:
-    """A script of ``tools/``, as a module."""
+    """A script of ``tools/``, as a module; those that it imports first."""
     spec = spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -34,6 +37,8 @@ def tool(name: str) -> Any:
 
 
 locked = tool("locked")
+sbom = tool("sbom")
+dates = tool("dates")
 DOCKER = ROOT / "deploy" / "docker"
 SERVICES = ("admin", "broker", "controller", "coordinator")
 WITH_COMMAND = ("admin", "broker", "coordinator")
@@ -124,6 +129,101 @@ class TestThePartOfTheLock:
             packages = packages_of(*wanted_by(service))
             missing = {(p, text) for p, text in here if p in packages and locked.parsed(text)[0] not in packages}
             assert missing == set()
+
+
+sbom_of_spark = "requirements-spark.lock"
+
+
+class TestBillsOfMaterials:
+    def made(self, image: str, *wanted: str, **more: Any) -> dict[str, Any]:
+        bill: dict[str, Any] = sbom.sbom(image, wanted, ROOT, more.pop("base", sbom.BASE), **more)
+        return bill
+
+    def test_it_has_members_and_all_that_is_installed_with_them(self) -> None:
+        bill = self.made("controller", "headrace-controller")
+        names = [component["name"] for component in bill["components"]]
+        assert set(names) == {"headrace-common", "headrace-controller"} | packages_of("headrace-controller")
+        assert len(set(names)) == len(names), "one version of each"
+        assert {c["purl"] for c in bill["components"]} == {
+            f"pkg:pypi/{c['name']}@{c['version']}" for c in bill["components"]
+        }
+        assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "headrace/controller")
+
+    def test_versions_are_those_that_are_installed_here(self) -> None:
+        installed = {locked.normal(d.metadata["Name"]): d.version for d in metadata.distributions()}
+        bill = self.made("broker", "headrace-broker", "headrace-cli")
+        differing = {c["name"] for c in bill["components"] if installed.get(c["name"], c["version"]) != c["version"]}
+        assert not differing & {"numpy", "grpcio", "protobuf", "pyarrow", "cryptography"}
+        assert "colorama" not in {c["name"] for c in bill["components"]}, "of Windows"
+
+    def test_the_same_gives_the_same_and_another_base_another(self) -> None:
+        one, other = (self.made("a", "headrace-controller", base=f"x@sha256:{n * 64}") for n in "ab")
+        assert one == self.made("a", "headrace-controller", base=f"x@sha256:{'a' * 64}")
+        assert one["serialNumber"] != other["serialNumber"]
+        assert {"name": "headrace:base-digest", "value": f"sha256:{'a' * 64}"} in one["metadata"]["properties"]
+
+    def test_all_are_written(self, tmp_path: Path) -> None:
+        assert sbom.main(["--all", str(tmp_path), "--base", f"x@sha256:{'a' * 64}"]) == 0
+        written = {path.name.partition(".")[0]: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+        assert written.keys() == {path.stem for path in DOCKER.glob("*.Dockerfile")}
+        assert "pyspark" in {c["name"] for c in written["spark"]["components"]}
+        assert all(len(bill["metadata"]["properties"]) == 2 for bill in written.values())
+
+    @pytest.mark.parametrize(
+        ("marker", "holds"),
+        [
+            ("python_full_version < '3.12'", True),
+            ("python_full_version >= '3.12'", False),
+            ("python_version <= '3.11'", True),
+            ("python_version > '3.9'", True),
+            ("sys_platform == 'win32'", False),
+            ("implementation_name != 'PyPy' and platform_python_implementation != 'PyPy'", True),
+            ("sys_platform == 'win32' or os_name == 'posix'", True),
+            ("sys_platform == 'linux' and python_version < '3.8'", False),
+        ],
+    )
+    def test_markers(self, marker: str, holds: bool) -> None:
+        assert sbom.holds(marker) is holds
+        assert sbom.pins([f"a-b==1.0 ; {marker} \\", "    --hash=sha256:00"]) == ([("a-b", "1.0")] if holds else [])
+
+    def test_a_marker_that_is_not_known_is_told(self) -> None:
+        with pytest.raises(locked.NotLocked, match="teach it"):
+            sbom.holds("platform_machine == 'arm64'")
+
+
+class TestTheLockByAge:
+    def test_each_locked_version_has_its_date_and_each_reason_its_package(self) -> None:
+        """As of the newest of them: what has become old since is for `make lock-age` to say."""
+        pins = dates.pins((ROOT / "requirements.lock").read_text())
+        known = dates.read_dates((ROOT / "requirements.dates").read_text())
+        assert pins == known.keys()
+        reasons = dates.read_reasons((ROOT / "requirements.old").read_text())
+        assert dates.faults(pins, known, reasons, max(known.values())) == []
+        assert all(len(why.split()) > 2 for why in reasons.values())
+
+    def test_what_is_wrong_is_told(self) -> None:
+        day = datetime.date(2026, 1, 1)
+        old = day - datetime.timedelta(dates.DAYS_MAX + 1)
+        just = day - datetime.timedelta(dates.DAYS_MAX)
+        pins = {("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")}
+        known = {("a", "1"): old, ("b", "1"): old, ("c", "1"): just}
+        told = dates.faults(pins, known, {"b": "tests alone", "e": "gone"}, day)
+        assert [text.split(" ")[0] for text in told] == ["d==1", "a==1", "requirements.old"]
+        assert dates.faults({("a", "1")}, known, {"a": ""}, day), "a reason is more than a name"
+
+    def test_dates_come_from_uv(self) -> None:
+        lock = """
+[[package]]
+name = "a"
+version = "1"
+sdist = { url = "x", upload-time = "2026-02-01T00:00:00Z" }
+wheels = [{ url = "y", upload-time = "2026-03-01T00:00:00Z" }, { url = "z" }]
+[[package]]
+name = "b"
+version = "1"
+"""
+        assert dates.published(lock) == {("a", "1"): datetime.date(2026, 3, 1)}
+        assert dates.read_dates("# words\na==1 2026-03-01\n") == dates.published(lock)
 
 
 class TestMembers:
@@ -218,12 +318,29 @@ class TestDockerfiles:
         assert not re.search(r"^\s*(RUN --mount|ADD |HEALTHCHECK)", text, re.MULTILINE)
 
     def test_stages_begin_with_the_slim_python_or_with_each_other(self, text: str) -> None:
+        assert re.findall(r"^ARG BASE=.*$", text, re.MULTILINE) == [f"ARG BASE={sbom.BASE}"]
+        assert text.index("ARG BASE=") < text.index("FROM "), "a release gives one with its digest"
         stages = re.findall(r"^FROM (\S+)(?: AS (\S+))?$", text, re.MULTILINE)
-        known = {"python:3.11-slim"}
+        known = {"$BASE"}
         for base, name in stages:
             assert base in known
             known.add(name)
-        assert stages[-1] == ("python:3.11-slim", ""), "what was built with stays behind"
+        assert stages[-1] == ("$BASE", ""), "what was built with stays behind"
+
+    def test_it_has_a_bill_of_what_it_installs(self, text: str) -> None:
+        words = sbom.command_of(text)
+        members = re.search(r"locked\.py (.*) --directories", text)
+        assert members is not None
+        asked = shlex.split(members[1])
+        assert words[1 : len(asked) + 1] == asked
+        assert words[len(asked) + 1 :] == [
+            *(["--and", sbom_of_spark] if "requirements-spark" in text else []),
+            "--base",
+            "$BASE",
+        ]
+        assert text.partition("AS lists")[2].lstrip().startswith("ARG BASE\n"), "it is told"
+        last = text.rpartition("\nFROM ")[2]
+        assert "COPY --from=lists /lists/sbom.json /usr/share/doc/headrace/sbom.cdx.json" in last
 
     def test_it_ends_as_somebody_without_rights_and_says_what_it_is(self, text: str) -> None:
         last = text.rpartition("\nFROM ")[2]
