@@ -3,7 +3,7 @@ What can be limited: Kafka's quotas by their names there, and limits of our own;
 
 Rates of bytes are per broker, as in Kafka: each one counts for itself. The others are per cluster.
 
-Of Kafka's, ``request_percentage`` and ``connection_creation_rate`` are not there.
+Of Kafka's, ``request_percentage`` and ``connection_creation_rate`` are not there (``docs/adr/0046``).
 """
 
 from __future__ import annotations
