@@ -104,7 +104,7 @@ def test_what_is_back_is_said_with_the_command_for_it(admin: FakeAdmin, tmp_path
         ("k1", "headrace key delete k1"),
         ("u", "headrace user passwd u"),
     ]
-    assert (found["changes"], found["blocked_again"], found["audit_lacks_events"]) == (3, [], False)
+    assert (found["changed"], found["blocked_again"], found["audit_lacks_events"]) == (3, [], False)
     assert (found["backup"], found["audit_until"]) == ("1970-01-01T00:16:40+00:00", "1970-01-01T00:25:00+00:00")
     assert admin.access.blocked == frozenset()
 
@@ -115,7 +115,7 @@ def test_blocks_are_made_again_and_then_nothing_is_left_to_do(admin: FakeAdmin, 
     shown = run(path, "--keep-blocked")
     assert "User:eve is blocked again" in shown
     assert [str(one) for one in admin.access.blocked] == ["User:eve"]
-    assert "0 that make a difference" in run(path, "--keep-blocked")
+    assert "0 to look at now" in run(path, "--keep-blocked")
 
 
 def test_what_the_audit_does_not_know_is_said(admin: FakeAdmin, tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ async def test_there_and_back(etcd: EtcdProcess, tmp_path: Path) -> None:
         again = await said("backup", *at, "--to", tmp_path / "b", "--keep", 1, "--encrypt-to", certificate)
         assert again["removed"] == 1
         assert again["encrypted_to"][0].startswith("CN=backups (SHA-256 ")
-        code, _, err = await run("restore", "--etcd", etcd.endpoint, "--wait", 1, "--brokers", "1", again["backup"])
+        named = ("--brokers", "1", "--decrypt-with", key, again["backup"])
+        code, _, err = await run("restore", "--etcd", etcd.endpoint, "--wait", 1, *named)
         assert (code, "stop all controllers" in err) == (1, True)
     finally:
         await controller.close()

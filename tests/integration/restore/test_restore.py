@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from headrace import Consumer, Producer
+from headrace import Consumer, Producer, access
+from headrace.admin_access_types import NewApiKey
 from headrace.admin_types import TopicInfo
 from headrace.delivery import Delivery
 from headrace.testing import TestCluster
@@ -186,8 +187,14 @@ def test_nobody_leads_before_every_named_broker_is_there(started: Start) -> None
     with cluster.admin() as admin, cluster.producer() as producer:
         admin.create_topic("t", 2, 1)
         sent = produced(producer, "t", range(500))
+        deleted = admin.create_key("User:eve")
+        admin.create_user("carol", "a horse, a battery and 7 staples")
+        login = admin.log_in("carol", "a horse, a battery and 7 staples")
         backup = restorable.back_up()
         sent |= produced(producer, "t", range(500, 1_000))
+        admin.alter_access([access.Put(access.block("User:eve"))])
+        admin.delete_keys([deleted.description.id])
+        younger = admin.create_key("User:dave")
     assert "never restored" in command(cluster, "cluster", "restore-status").stderr
 
     restorable.lose_metadata(killed=False)
@@ -215,6 +222,7 @@ def test_nobody_leads_before_every_named_broker_is_there(started: Start) -> None
         assert found is not None
         assert (found.finished, found.adopted_topics, found.empty_topics) == (True, 0, 0)
     check(sent, stored(cluster, ["t"]))
+    what_was_revoked_is_told(restorable, deleted, younger, login)
 
     asyncio.run(forget_topic(restorable, "t"))  # what no operator should do: its logs are stray then
     until(lambda: "t" not in [topic.name for topic in topics(cluster)])
@@ -223,6 +231,28 @@ def test_nobody_leads_before_every_named_broker_is_there(started: Start) -> None
     adopted = command(cluster, "topic", "adopt", stray["topic_id"], "--name", "found")
     assert "adopted: found, 2 partitions" in adopted.stderr
     check({("found", n, offset): value for (_, n, offset), value in sent.items()}, stored(cluster, ["found"]))
+
+
+def what_was_revoked_is_told(restorable: Restorable, deleted: NewApiKey, younger: NewApiKey, login: NewApiKey) -> None:
+    """By the audit's files, which outlast the metadata; and what is found is made right by what it says."""
+    cluster, files = restorable.cluster, str(restorable.directory / "data" / "audit")
+    told = command(cluster, "access", "since-backup", files, "-o", "json")
+    assert told.returncode == 1, told.stderr
+    found = json.loads(told.stdout)
+    assert [(one["what"], one["name"]) for one in found["findings"]] == [
+        ("was blocked, and is not any more", "User:eve"),
+        ("the key was deleted, and counts again", deleted.description.id),
+        ("the key was made after the backup, and is gone", younger.description.id),
+    ]
+    assert found["audit_lacks_events"] is False
+    with cluster.admin() as admin:
+        ids = {key.id for key in admin.list_keys()}
+        assert deleted.description.id in ids
+        assert login.description.id not in ids, "whoever had logged in logs in again"
+        admin.delete_keys([deleted.description.id])
+        made_right = command(cluster, "access", "since-backup", files, "--keep-blocked")
+        assert (made_right.returncode, "User:eve is blocked again" in made_right.stderr) == (0, True)
+        assert admin.describe_access().blocked == ("User:eve",)
 
 
 def topics(cluster: TestCluster) -> list[TopicInfo]:

@@ -88,7 +88,7 @@ def _tell(session: Session, found: SinceBackup, kept: list[str], times: tuple[in
     if session.output is not Output.TABLE:
         backup, restore = map(_utc, times)
         facts = {"backup": backup, "restore": restore, "audit_until": until, "audit_lacks_events": lacks}
-        session.show({**facts, "changes": found.changes, "blocked_again": kept, "findings": rows})
+        session.show({**facts, "changed": found.changed, "blocked_again": kept, "findings": rows})
         return
     if rows:
         session.show(rows, *_COLUMNS)
@@ -96,7 +96,7 @@ def _tell(session: Session, found: SinceBackup, kept: list[str], times: tuple[in
         session.say(f"{one} is blocked again")
     session.say(
         f"between the backup of {_utc(times[0])} and the restore of {_utc(times[1])}: "
-        f"{format_count(found.changes, 'change')} of access, and {len(rows)} that make a difference"
+        f"{format_count(found.changed, 'thing')} changed, and {len(rows)} to look at now"
     )
     if until is None:
         session.say("THE AUDIT KNOWS NOTHING of that time: no controller wrote one. Look at keys and blocks yourself")

@@ -126,7 +126,7 @@ def test_each_change_is_found_with_what_makes_it_right(
     (one,) = result.findings
     by = events[-1]["actor"]["principal"]
     assert (one.found, one.time_ms, one.by, one.command) == (says, THEN, by, command)
-    assert (result.lets_in, result.changes) == (says.lets_in, len(events))
+    assert (result.lets_in, result.changed) == (says.lets_in, 1)
     assert result.to_block == (["User:a"] if says is Found.BLOCK_GONE else [])
     assert not look(*events, *(one | {"time": AFTER, "seq": next(_numbers)} for one in events), known=known).findings
     assert not look(*(one | {"status": "CLUSTER_AUTHORIZATION_FAILED"} for one in events), known=known).findings
@@ -207,7 +207,14 @@ def test_the_worst_comes_first_and_the_same_event_counts_once() -> None:
         (Found.BLOCK_GONE, "User:b"),
         (Found.KEY_GONE, "k"),
     ]
-    assert (result.changes, result.to_block) == (3, ["User:a", "User:b"])
+    assert (result.changed, result.to_block) == (3, ["User:a", "User:b"])
+
+
+def test_only_what_was_changed_is_counted() -> None:
+    item = event("User:a", {}, {"block": "User:a"})
+    assert (
+        look(item, event("blocked User:a", {}, BLOCKED), event("mode"), event("users a", rpc="CreateUser")).changed == 1
+    )
 
 
 def test_how_far_the_audit_knows() -> None:

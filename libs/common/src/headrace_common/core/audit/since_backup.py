@@ -92,8 +92,8 @@ class SinceBackup:
 
     findings: tuple[Finding, ...]
     """Worst first; none twice."""
-    changes: int
-    """Changes of access that ended well in that time."""
+    changed: int
+    """Principals, keys, users, roles and entities of which something was changed in that time."""
     known_until_ms: int | None
     """The newest event of a controller before the restore: what came after it the audit does not know. None: it knows
     nothing, since no controller wrote one."""
@@ -152,7 +152,7 @@ def find_since_backup(
     """
     subjects: dict[tuple[str, str], _Subject] = {}
     begun: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    changes, until_ms = 0, None
+    until_ms = None
     for event in _in_order(events):
         if event["time"] <= restore_ms and event["node"].startswith("controller"):
             until_ms = event["time"]
@@ -171,7 +171,6 @@ def find_since_backup(
         if event["time"] > restore_ms:
             subject.later = True
         elif not subject.later:
-            changes += 1
             subject.word = _USERS.get(event["rpc"].partition("/")[2], "")
             subject.take(event, _RIGHTS if kind == "rights" else None)
     findings = [
@@ -187,7 +186,11 @@ def find_since_backup(
                 by = event["actor"]["principal"]
                 findings.append(Finding(Found.UNFINISHED, event["resource"]["name"], event["time"], by))
     findings.sort(key=lambda one: (_ORDER[one.found], one.name))
-    return SinceBackup(tuple(dict.fromkeys(findings)), changes, until_ms)
+    changed = sum(
+        bool(one.time_ms and (one.first or kind not in {"mode", "rights"})) and _LOOKS[kind] is not _nothing
+        for (kind, _), one in subjects.items()
+    )
+    return SinceBackup(tuple(dict.fromkeys(findings)), changed, until_ms)
 
 
 def _in_order(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
