@@ -5,6 +5,7 @@ as a node and by oneself; and that a refusal has changed and told nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -402,6 +403,10 @@ async def test_who_may_create_in_the_cluster_may_create_any_topic(closed: Closed
     assert await refusal(await closed.for_alice(), "CreateTopics", new_topic("new")) == ErrorCode.NONE
 
 
+def without_id(text: str) -> str:
+    return re.sub(r"refusal \w+", "", text)
+
+
 async def test_entries_are_decided_one_by_one_and_a_refusal_does_not_say_what_there_is(closed: Closed) -> None:
     await closed.allow(allow(Kind.TOPIC, literal("mine"), Op.DELETE, Op.DESCRIBE_CONFIGS))
     client = await closed.for_alice()
@@ -412,7 +417,7 @@ async def test_entries_are_decided_one_by_one_and_a_refusal_does_not_say_what_th
     deleted = errors_in(await client.call("DeleteTopics", pb.DeleteTopicsRequest(names=names)))
     for answer in (described, configs, deleted):
         assert [code for code, _ in answer] == [0, *2 * [ErrorCode.TOPIC_AUTHORIZATION_FAILED]]
-        assert answer[1][1].replace("other", "not-there") == answer[2][1]
+        assert without_id(answer[1][1]).replace("other", "not-there") == without_id(answer[2][1])
     assert [code for code, _ in described] == [code for code, _ in deleted]
     assert closed.engine.image.topic("other") is not None
     assert closed.engine.image.topic("mine") is None
@@ -420,7 +425,7 @@ async def test_entries_are_decided_one_by_one_and_a_refusal_does_not_say_what_th
         errors_in(await client.call("CreatePartitions", pb.CreatePartitionsRequest(name=name, partition_count=3)))
         for name in names[1:]
     ]
-    assert grown[0][0][1].replace("other", "not-there") == grown[1][0][1]
+    assert without_id(grown[0][0][1]).replace("other", "not-there") == without_id(grown[1][0][1])
 
 
 async def test_a_list_leaves_out_what_is_not_to_be_seen(closed: Closed) -> None:
@@ -439,7 +444,7 @@ async def test_many_refusals_do_not_look_for_what_would_allow_them(closed: Close
     for count, explained in ((10, True), (11, False)):
         request = pb.DescribeTopicsRequest(names=[f"t{n}" for n in range(count)])
         answer = errors_in(await client.call("DescribeTopics", request))
-        assert all(("allows it with" in message) is explained for _, message in answer)
+        assert all(("who may change rules allows it" in message) is explained for _, message in answer)
 
 
 async def test_a_node_takes_itself_out_and_nobody_else(closed: Closed) -> None:
