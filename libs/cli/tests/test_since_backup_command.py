@@ -124,6 +124,8 @@ def test_what_the_audit_does_not_know_is_said(admin: FakeAdmin, tmp_path: Path) 
     shown = run(audit(tmp_path / "1-000000000009.jsonl", late))
     assert "until 1970-01-01T00:25:00+00:00" in shown
     assert "there may have been more" in shown
+    early = event(0, "Controller/CreateKey", "key k0", {}, time=1)
+    assert "there may have been more" not in run(audit(tmp_path / "1-000000000009.jsonl", early, late))
 
 
 def test_it_was_never_restored(admin: FakeAdmin) -> None:
