@@ -40,6 +40,9 @@ ROWS: Final = Rows(users=(USER,), keys=[KEY, key_of("bob")])
 PAGE: Final = JSON | {"x-headrace-request": "1"}
 """What a page of our own sends with a change."""
 ONE: Final = ("127.0.0.1", 1)
+CLUSTER: Final = "779951b43a4a4ecd30643a7238cbbfc2"
+NAME: Final = "headrace-779951b4"
+"""Of its cookie."""
 
 
 class Controllers:
@@ -82,10 +85,16 @@ class Browser:
 
 @asynccontextmanager
 async def browsing(
-    *, url: str = "http://127.0.0.1", client: tuple[str, int] = ONE, limits: Limits = LIMITS, rows: Rows = ROWS
+    *,
+    url: str = "http://127.0.0.1",
+    client: tuple[str, int] = ONE,
+    limits: Limits = LIMITS,
+    rows: Rows = ROWS,
+    cluster_id: str = CLUSTER,
 ) -> AsyncIterator[Browser]:
     async with AsyncExitStack() as stack:
         front = await stack.enter_async_context(opened(rows))
+        front.tie.image = replace(front.tie.image, cluster_id=cluster_id)
         clock, controllers, seals = FakeClock(), Controllers(), AesSeals.of_this_process()
         front.behind.answers["Controller/Login"] = controllers
         hosts = Hosts.of(["admin.example"])
@@ -127,20 +136,42 @@ async def test_a_login_sets_a_cookie_that_nobody_reads(browser: Browser) -> None
         "idle_expires_ms": browser.clock.now_ms() + IDLE_MS,
     }
     cookie = answer.headers["set-cookie"]
-    assert re.fullmatch(r"headrace=[\w-]+; Path=/; Max-Age=28800; HttpOnly; SameSite=Lax", cookie)
-    assert key_text("alice") not in base64.urlsafe_b64decode(cookie[9:].split(";")[0] + "==").decode("latin-1")
+    assert re.fullmatch(rf"{NAME}=[\w-]+; Path=/; Max-Age=28800; HttpOnly; SameSite=Lax", cookie)
+    assert key_text("alice") not in base64.urlsafe_b64decode(cookie.split(";")[0].partition("=")[2] + "==").decode(
+        "latin-1"
+    )
     assert (await browser.get()).json()["principal"] == "User:alice"
 
 
 async def test_by_https_the_cookie_is_of_this_host_alone() -> None:
     async with browsing(url="https://admin.example", client=("10.0.0.9", 1)) as browser:
         cookie = (await browser.log_in()).headers["set-cookie"]
-        assert re.fullmatch(r"__Host-headrace=[\w-]+; Path=/; Max-Age=28800; HttpOnly; SameSite=Lax; Secure", cookie)
+        assert re.fullmatch(rf"__Host-{NAME}=[\w-]+; Path=/; Max-Age=28800; HttpOnly; SameSite=Lax; Secure", cookie)
         assert (await browser.get()).json()["by"] == "cookie"
         cookie = cookie.split(";")[0].partition("=")[2]
         browser.client.cookies.clear()
-        answer = await browser.get(cookie=f"headrace={cookie}")
+        answer = await browser.get(cookie=f"{NAME}={cookie}")
         assert answer.status_code == 401, "the other name is for this machine"
+
+
+async def test_clusters_on_one_machine_have_a_cookie_each() -> None:
+    """Browsers send what one of them has set to all ports of its host."""
+    async with browsing() as one, browsing(cluster_id="0" * 32) as other:
+        for browser in (one, other):
+            assert (await browser.log_in()).status_code == 200
+        both = "; ".join(f"{name}={text}" for each in (one, other) for name, text in each.client.cookies.items())
+        for browser in (one, other):
+            browser.client.cookies.clear()
+            answer = await browser.get(cookie=both)
+            assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
+        left = await one.client.post("/v1/logout", headers=PAGE | {"cookie": both})
+        assert (left.status_code, is_cleared(left)) == (204, True)
+        assert left.headers["set-cookie"].startswith(f"{NAME}=;")
+        assert (await other.get(cookie=both)).status_code == 200
+        of_one_alone = both.partition(";")[0]
+        assert (await other.get(cookie=of_one_alone)).headers.get("set-cookie") is None, "it is nothing of this cluster"
+        renamed = of_one_alone.replace(NAME, f"headrace-{'0' * 8}")
+        assert (await other.get(cookie=renamed)).status_code == 401
 
 
 async def test_the_password_goes_nowhere(browser: Browser, caplog: pytest.LogCaptureFixture) -> None:
@@ -178,9 +209,9 @@ async def test_who_answers_without_knowing_the_password_is_no_controller(browser
 
 
 async def test_another_login_takes_the_place_of_the_one_before(logged_in: Browser) -> None:
-    before = logged_in.client.cookies["headrace"]
+    before = logged_in.client.cookies[NAME]
     assert (await logged_in.log_in()).status_code == 200
-    assert logged_in.client.cookies["headrace"] != before
+    assert logged_in.client.cookies[NAME] != before
 
 
 async def test_passwords_are_not_taken_in_plain_text_from_elsewhere() -> None:
@@ -234,7 +265,7 @@ async def test_nobody_has_logged_in_to_an_open_cluster() -> None:
     async with browsing(rows=Rows(Mode.OPEN)) as browser:
         nobody = {"principal": "User:ANONYMOUS", "by": "nothing", "expires_ms": None, "idle_expires_ms": None}
         assert (await browser.get()).json() == nobody
-        answer = await browser.get(cookie="headrace=rubbish")
+        answer = await browser.get(cookie=f"{NAME}=rubbish")
         assert (answer.json(), is_cleared(answer)) == (nobody, True)
 
 
@@ -245,7 +276,7 @@ async def test_a_key_that_was_taken_back_ends_the_session(logged_in: Browser) ->
     logged_in.front.told(replace(ROWS, keys=[]))
     answer = await logged_in.get("/v1/topics")
     assert (answer.status_code, is_cleared(answer)) == (401, True)
-    assert "headrace" not in logged_in.client.cookies
+    assert NAME not in logged_in.client.cookies
 
 
 @pytest.mark.parametrize("users", [(), (make_user(id="2" * 16),)])
@@ -256,7 +287,7 @@ async def test_a_session_ends_with_its_password_and_its_user(logged_in: Browser,
 
 
 async def test_a_session_that_is_not_used_is_over_and_one_that_is_goes_on(logged_in: Browser) -> None:
-    kept = logged_in.client.cookies["headrace"]
+    kept = logged_in.client.cookies[NAME]
     await logged_in.clock.advance(RENEW_MS - 1)
     assert "set-cookie" not in (await logged_in.get()).headers
     await logged_in.clock.advance(1)
@@ -266,21 +297,21 @@ async def test_a_session_that_is_not_used_is_over_and_one_that_is_goes_on(logged
     await logged_in.clock.advance(IDLE_MS - RENEW_MS)
     assert (await logged_in.get()).status_code == 200
     logged_in.client.cookies.clear()
-    old = await logged_in.get(cookie=f"headrace={kept}")
+    old = await logged_in.get(cookie=f"{NAME}={kept}")
     assert (old.status_code, is_cleared(old)) == (401, True)
 
 
 async def test_rubbish_is_refused_and_taken_away(browser: Browser) -> None:
     await browser.log_in()
-    good = browser.client.cookies["headrace"]
+    good = browser.client.cookies[NAME]
     browser.client.cookies.clear()
     flipped = good[:-1] + ("A" if good[-1] != "A" else "B")
     of_others = AesSeals.of_this_process().seal("1 0 0 hrk_x")
     of_a_later_version = browser.seals.seal("2 what it has")
     for wrong in ("x", "?", flipped, good[:20], good * 100, of_others, of_a_later_version):
-        answer = await browser.get(cookie=f"headrace={wrong}")
+        answer = await browser.get(cookie=f"{NAME}={wrong}")
         assert (answer.status_code, is_cleared(answer)) == (401, True), wrong
-    assert (await browser.get(cookie=f"headrace={good}")).status_code == 200
+    assert (await browser.get(cookie=f"{NAME}={good}")).status_code == 200
 
 
 def test_what_a_session_says_of_its_end() -> None:
@@ -347,9 +378,22 @@ async def test_changes_by_a_cookie_come_from_our_own_pages(
 async def test_other_pages_may_lead_here_and_read_nothing(logged_in: Browser) -> None:
     for site in ("same-site", "cross-site"):
         assert (await logged_in.get("/v1/topics", sec_fetch_site=site, sec_fetch_mode="no-cors")).status_code == 403
-        assert (await logged_in.get("/docs", sec_fetch_site=site, sec_fetch_mode="navigate")).status_code == 200
+        link = {"sec_fetch_site": site, "sec_fetch_mode": "navigate"}
+        assert (await logged_in.get("/docs", **link)).status_code == 200
+        assert (await logged_in.get("/docs", **link, sec_fetch_dest="document")).status_code == 200
+        for dest in ("iframe", "frame", "embed", "object", ""):
+            assert (await logged_in.get("/docs", **link, sec_fetch_dest=dest)).status_code == 403, dest
     preflight = await logged_in.client.options("/v1/topics", headers={"origin": "https://evil.example"})
     assert preflight.status_code == 405
+
+
+async def test_by_a_name_that_was_led_here_nobody_is_asked_who_they_are(browser: Browser) -> None:
+    """A page may send any header to a name of its own, and would read the answer."""
+    html = {"accept": "text/html"}
+    for path in ("/docs", "/v1/session", "/v1/topics", "/health/live", "/nothing"):
+        for more in (html, bearing("bob"), {"authorization": "Bearer hrk_guessed"}):
+            answer = await browser.client.get(path, headers={"host": "evil.example"} | more)
+            assert (answer.status_code, "evil.example" in answer.text) == (421, True), (path, more)
 
 
 async def test_no_page_logs_somebody_in_as_somebody_else(browser: Browser) -> None:

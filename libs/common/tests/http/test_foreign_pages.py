@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from headrace_common.http.foreign_pages import Hosts, find_refusal
+from headrace_common.http.foreign_pages import Hosts, find_host_refusal, find_refusal
 
 OWN = {"host": "127.0.0.1:8083"}
 
@@ -50,6 +50,6 @@ def test_its_own_page() -> None:
 
 
 def test_how_a_name_is_added_is_said() -> None:
-    refusal = find_refusal("GET", Headers({"host": "a.example"}), Hosts.of([], "--names"), bodiless=True)
+    refusal = find_host_refusal(Headers({"host": "a.example"}), Hosts.of([], "--names"))
     assert refusal is not None
     assert "--names" in refusal.next_step

@@ -23,6 +23,7 @@ REQUEST_HEADER: Final = "x-headrace-request"
 """What changes something by a cookie has it, whatever its value: no page of another origin can send it."""
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
+_TAB: Final = "document"
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _SHOWN_MAX: Final = 80
 
@@ -58,21 +59,26 @@ class Hosts:
         return ANY in self.names or name in self.names or is_nobodys(name)
 
 
+def find_host_refusal(headers: Headers, hosts: Hosts) -> Refusal | None:
+    """What is answered to who asks by a name that is not ours; None: it is one."""
+    host = headers.get("host", "")
+    if hosts.has(host):
+        return None
+    step = (
+        f"If this is a name of this service, add it to the setting hosts: {hosts.how}. Otherwise use an address, "
+        "or localhost."
+    )
+    return Refusal(421, f"this service does not answer as {host[:_SHOWN_MAX]!r}", step)
+
+
 def find_refusal(method: str, headers: Headers, hosts: Hosts, *, bodiless: bool) -> Refusal | None:
     """
-    What is answered to a request that may not pass; None: it may.
+    What is answered to a request that may not pass, by whatever name it asks; None: it may.
 
     Args:
         bodiless: whether changes without a body need no content type. A page may have those sent too, so only what
             browsers say of it (``Origin``, ``Sec-Fetch-Site``) keeps them out.
     """
-    host = headers.get("host", "")
-    if not hosts.has(host):
-        step = (
-            f"If this is a name of this service, add it to the setting hosts: {hosts.how}. Otherwise use an address, "
-            "or localhost."
-        )
-        return Refusal(421, f"this service does not answer as {host[:_SHOWN_MAX]!r}", step)
     if method in _READING:
         return None
     return _foreign_page(headers, hosts) or (None if bodiless and not _has_body(headers) else find_not_json(headers))
@@ -83,11 +89,12 @@ def find_cookie_refusal(method: str, headers: Headers, hosts: Hosts) -> Refusal 
     What is answered to a request that shows a cookie and may not use it; None: it may.
 
     Browsers send cookies by themselves, and know ports and neighbouring names for one site. So a page of another origin
-    may have people come here by a link, and nothing else.
+    may have people come here by a link, and nothing else; not in a frame either.
     """
     own = headers.get("sec-fetch-site", "none").lower() in _OWN_SITES
     reading = method in _READING
-    if not own and not (reading and headers.get("sec-fetch-mode", "").lower() == "navigate"):
+    by_link = headers.get("sec-fetch-mode", "").lower() == "navigate" and _fills_a_tab(headers)
+    if not own and not (reading and by_link):
         return Refusal(
             403, "a page of another origin may not use the login of this browser", "Use a page of this service."
         )
@@ -107,6 +114,11 @@ def find_not_json(headers: Headers) -> Refusal | None:
     step = "Send the header Content-Type: application/json, also without a body; foreign pages cannot."
     said = f"is {content_type[:_SHOWN_MAX]!r}" if content_type else "is missing"
     return Refusal(415, f"the content type {said}", step)
+
+
+def _fills_a_tab(headers: Headers) -> bool:
+    """Browsers that do not say what they ask for have been few for years, and show no page of ours in a frame."""
+    return headers.get("sec-fetch-dest", _TAB).lower() == _TAB
 
 
 def _has_body(headers: Headers) -> bool:

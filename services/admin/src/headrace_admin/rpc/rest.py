@@ -43,6 +43,7 @@ from headrace_common.core.access.rows import Mode
 from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
 from headrace_common.http.access_gate import AccessGate
 from headrace_common.http.foreign_pages import Hosts
+from headrace_common.http.host_gate import HostGate
 from headrace_common.http.json_gate import JsonGate
 from headrace_common.http.metrics import RestMetrics
 from headrace_common.http.paces import PaceBounds, Paces
@@ -116,7 +117,8 @@ def rest_app(
         redirect_slashes=False,
     )
     clock = clock or SystemClock()
-    sessions = Sessions(seals, clock, access)
+    cluster = engines.administration.cluster
+    sessions = Sessions(seals, clock, access, lambda: cluster.image.cluster_id)
     paces = Paces(_pace_bounds(limits), clock, lambda: access.view.mode is Mode.CLOSED)
     routers = [
         session_routes(engines.administration, sessions, paces),
@@ -152,6 +154,7 @@ def rest_app(
         paces=paces,
     )
     app.add_middleware(SessionGate, sessions=sessions, hosts=hosts)
+    app.add_middleware(HostGate, hosts=hosts)
     if meter is not None:
         app.add_middleware(RestMetrics, meter=meter, clock=clock, service="admin")  # added last: around the gate
     return app

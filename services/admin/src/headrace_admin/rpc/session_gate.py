@@ -7,6 +7,7 @@ A request with a header ``Authorization`` is one of a program: that counts, and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,8 +27,10 @@ from headrace_common.runtime.access_gate import AUTHORIZATION_KEY, Access
 from headrace_common.runtime.clock import Clock
 
 COOKIE: Final = "headrace"
-SECURE_COOKIE: Final = f"__Host-{COOKIE}"
-"""Browsers take it from this very host only, and by HTTPS."""
+"""What its name begins with; the cluster follows, for browsers know no ports, and clusters share a machine's names."""
+OF_THIS_HOST: Final = "__Host-"
+"""By HTTPS this comes before it: browsers take it from this very host only."""
+_ID_CHARS: Final = 8
 _STATE: Final = "headrace.cookie"
 _CHARS_MAX: Final = 4_096
 
@@ -51,15 +54,20 @@ class Cookie:
 class Sessions:
     """Of browsers. One event loop; any number of requests at one time."""
 
-    def __init__(self, seals: Seals, clock: Clock, access: Access) -> None:
+    def __init__(self, seals: Seals, clock: Clock, access: Access, cluster_id: Callable[[], str]) -> None:
+        """
+        Args:
+            cluster_id: empty while it is not known.
+        """
         self._seals = seals
         self._clock = clock
         self._access = access
+        self._cluster_id = cluster_id
 
     def read(self, scope: Scope) -> Cookie:
         """What the request's cookie says, if it counts."""
         headers = Headers(scope=scope)
-        sealed = cookie_parser(headers.get("cookie", "")).get(_name(scope))
+        sealed = cookie_parser(headers.get("cookie", "")).get(self._name(scope))
         if not sealed or AUTHORIZATION_KEY in headers:
             return Cookie()
         text = self._seals.open(sealed) if len(sealed) <= _CHARS_MAX else None
@@ -101,11 +109,23 @@ class Sessions:
     def header(self, scope: Scope, cookie: Cookie, status: int) -> str | None:
         """The header ``Set-Cookie`` of an answer; None: it has none."""
         if cookie.ends or (cookie.counts and status == 401):
-            return _set(scope, "", 0)
+            return self._set(scope, "", 0)
         if cookie.next is None:
             return None
         left_s = (cookie.next.ends_ms - self._clock.now_ms()) // 1_000
-        return _set(scope, self._seals.seal(cookie.next.to_text()), left_s)
+        return self._set(scope, self._seals.seal(cookie.next.to_text()), left_s)
+
+    def _set(self, scope: Scope, value: str, seconds: int) -> str:
+        secure = "; Secure" if scope.get("scheme") == "https" else ""
+        return f"{self._name(scope)}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
+
+    def _name(self, scope: Scope) -> str:
+        return cookie_name(self._cluster_id(), secure=scope.get("scheme") == "https")
+
+
+def cookie_name(cluster_id: str, *, secure: bool) -> str:
+    """Of a cluster's cookie, by HTTPS (``secure``) or without."""
+    return f"{OF_THIS_HOST if secure else ''}{COOKIE}-{cluster_id[:_ID_CHARS]}"
 
 
 class SessionGate:
@@ -141,12 +161,3 @@ def cookie_of(scope: Scope) -> Cookie:
     """What the gate has read of a request's cookie, for whoever answers it."""
     cookie: Cookie = scope[_STATE]
     return cookie
-
-
-def _name(scope: Scope) -> str:
-    return SECURE_COOKIE if scope.get("scheme") == "https" else COOKIE
-
-
-def _set(scope: Scope, value: str, seconds: int) -> str:
-    secure = "; Secure" if scope.get("scheme") == "https" else ""
-    return f"{_name(scope)}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"

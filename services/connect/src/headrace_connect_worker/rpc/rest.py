@@ -13,6 +13,7 @@ from fastapi import Depends, FastAPI, Request
 from opentelemetry.metrics import Meter
 
 from headrace_common.http.foreign_pages import Hosts
+from headrace_common.http.host_gate import HostGate
 from headrace_common.http.json_gate import JsonGate
 from headrace_common.http.metrics import RestMetrics
 from headrace_common.http.queries import refuse_unknown_query
@@ -94,6 +95,7 @@ def rest_app(worker: Worker, callers: Callers, *, hosts: Hosts, meter: Meter | N
     routers = [routes(worker) for routes in _ROUTES]
     every = [*app.routes, *(route for router in routers for route in router.routes)]
     app.add_middleware(AccessGate, callers=callers, routes=every)  # before anything reads the body
+    app.add_middleware(HostGate, hosts=hosts, answer=refuse_at_gate)
     if meter is not None:
         app.add_middleware(RestMetrics, meter=meter, clock=SystemClock(), service="connect")  # around the gates
     app.add_middleware(SafeHeaders)
