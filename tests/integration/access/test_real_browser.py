@@ -25,10 +25,12 @@ from .chromium import Asked, Chromium, Page, chromium
 PROGRAM: Final = os.environ.get("HEADRACE_BROWSER", "")
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(500),
     pytest.mark.skipif(not PROGRAM, reason="make browser: it installs Chromium"),
 ]
 
+START_S: Final = 240.0
+"""On a busy machine."""
 GOOD: Final = "a quiet river bends"
 ATTACK: Final = Path(__file__).with_name("attack.js").read_text()
 EVIL: Final = "evil.test"
@@ -63,9 +65,9 @@ OF_GRPC: Final = (("GET", "/"), ("POST", "/headrace.v1.Admin/ListTopics"), ("POS
 def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with pytest.MonkeyPatch.context() as patch:  # else strangers are refused because there are many of them
         patch.setenv("HEADRACE_ADMIN_HTTP_STRANGERS_PER_SECOND", "0")
-        with LocalCluster(
-            tmp_path_factory.mktemp("real-browser") / "data", brokers=1, connect=True, closed=True
-        ) as made:
+        made = LocalCluster(tmp_path_factory.mktemp("real-browser") / "data", brokers=1, connect=True, closed=True)
+        try:
+            made.start(START_S)
             with AdminClient(made.bootstrap_servers) as admin:
                 admin.create_topic("orders")
                 admin.create_user("alice", GOOD)
@@ -73,6 +75,8 @@ def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
             with Producer(made.bootstrap_servers) as producer:
                 producer.send("orders", "<img src=x onerror='window.taken = 1'>").result(30)
             yield made
+        finally:
+            made.stop()
 
 
 @pytest.fixture(scope="module")
