@@ -144,6 +144,8 @@ Global___CertificateBundle: _TypeAlias = CertificateBundle  # noqa: Y015
 
 @_typing.final
 class NodeCertificates(_message.Message):
+    """The certificates of one node."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_FIELD_NUMBER: _builtins.int

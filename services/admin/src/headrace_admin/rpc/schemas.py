@@ -23,6 +23,7 @@ from headrace_proto.v1 import (
     access_pb2,
     admin_pb2,
     broker_pb2,
+    certificates_pb2,
     cluster_pb2,
     controller_pb2,
     coordinator_pb2,
@@ -244,8 +245,8 @@ def _computed() -> Mapping[str, dict[str, Schema]]:
 def components(answers: Iterable[Answer]) -> dict[str, Schema]:
     """The schemas of answers and of all that they hold, by name."""
     made = {answer.name: answer.schema() for answer in answers}
-    files_used = (access_pb2, admin_pb2, broker_pb2, cluster_pb2, controller_pb2, coordinator_pb2, transaction_pb2)
-    kinds = {k.name: k for f in files_used for k in f.DESCRIPTOR.message_types_by_name.values()}
+    ours = (access_pb2, admin_pb2, broker_pb2, certificates_pb2, cluster_pb2, controller_pb2, coordinator_pb2)
+    kinds = {k.name: k for f in (*ours, transaction_pb2) for k in f.DESCRIPTOR.message_types_by_name.values()}
     kinds |= {name: kinds[message] for message, name in _NAMES.items()}
     wanted = [name for schema in made.values() for name in _refs(schema)]
     while wanted:
