@@ -62,6 +62,12 @@ def test_who_may_sees_its_connector_and_nobody_else_anything(
             assert ask("GET", "/connectors/shop/config", hers).status_code == 403
             assert ask("DELETE", "/connectors/hers", hers).status_code == 403
             assert ask("POST", "/connectors", hers, {"name": "more", "config": config}).status_code == 403
+            files = [path for path in (cluster.directory.path / "audit").rglob("*") if path.is_file()]
+            lines = b"".join(path.read_bytes() for path in files).splitlines()
+            events = [json.loads(line) for line in lines if b'"Connect/' in line]
+            told = {(one["actor"]["principal"], one["rpc"], one["kind"], one["resource"]["name"]) for one in events}
+            made_it = "User:admin", "Connect/POST /connectors", "administered"
+            assert told == {(*made_it, name) for name in ("shop", "hers")}, "and nothing of who may not"
             admin.delete_keys([made.description.id])
             until(lambda: ask("GET", "/connectors", hers).status_code == 401)
 
