@@ -64,6 +64,7 @@ class Nodes:
     def __init__(self, files: NodeFiles) -> None:
         self.files = files
         self.deaf: set[str] = set()
+        self.behind = False
         self.using: dict[str, Bundle] = {role: read(files, role) for role in ROLES}
 
     def describe_certificates(self, *, look: bool = False) -> list[NodeCertificates]:
@@ -81,6 +82,7 @@ class Nodes:
             name="service",
             certificate=pb.Certificate(fingerprint=used.fingerprint),
             issuer=pb.Certificate(fingerprint=used.issuer.fingerprint),
+            behind=self.behind,
             trusted=[pb.Certificate(fingerprint=one.fingerprint) for one in used.cas],
         )
         of_clients = pb.CertificateBundle(name="mtls", trusted=[pb.Certificate(fingerprint="c1")])
@@ -124,6 +126,43 @@ def test_another_ca_in_steps(files: NodeFiles) -> None:
         f"{name}.{kind}" for name in ("ca", "connect", *ROLES) for kind in ("key", "pem")
     )
     assert renew_nodes(files, [*ROLES, "connect"], {"127.0.0.1", "localhost"}, NOW) == [], "the supervisor agrees"
+
+
+def test_the_first_one_signs_and_a_start_in_between_keeps_all(files: NodeFiles) -> None:
+    steps, (old,) = rotation(files), cas(files)
+    new = steps.add()
+    assert steps.add() == new
+    assert cas(files) == [old, new], "once"
+    assert renew_nodes(files, [*ROLES, "connect"], {"127.0.0.1", "localhost"}, NOW) == []
+    assert steps.sign() == ["admin.pem", "broker.pem", "connect.pem"]
+    assert steps.sign() == []
+    assert cas(files) == [new, old]
+    assert renew_nodes(files, [*ROLES, "connect"], {"127.0.0.1", "localhost"}, NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "lacks"), [("1 of 3", "a certificate of the new CA"), ("2 of 3", "the new CA alone among those it trusts")]
+)
+def test_each_step_is_waited_for(files: NodeFiles, step: str, lacks: str) -> None:
+    nodes, said = Nodes(files), []
+
+    def say(text: str) -> None:
+        said.append(text)
+        nodes.deaf = {"broker"} if text.startswith(step) else set()
+
+    one = rotating(nodes, said)
+    one._say = say
+    with pytest.raises(CommandFailed, match=f"broker-1 has not got {lacks}"):
+        one.ca()
+    assert rotation(files).is_begun
+    assert said[-1].startswith(step)
+
+
+def test_a_listener_that_could_not_take_it_holds_it_up(files: NodeFiles) -> None:
+    nodes = Nodes(files)
+    nodes.behind = True
+    with pytest.raises(CommandFailed, match="admin-1 has not got its new certificate"):
+        rotating(nodes, []).pairs()
 
 
 class Cut(Exception):
