@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import ssl
 import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -21,6 +23,7 @@ from libs.common.tests.kit.issuer import SigningIssuer, jwk, key_set
 
 from headrace_common.core.access.issuers import Issuer
 from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.tls_config import TlsFiles
 
 CLIENT = "headrace-cli"
 
@@ -48,6 +51,8 @@ class Provider:
     asked: list[str] = field(default_factory=list)
     """Paths, and at the token endpoint grants."""
     revoked: list[str] = field(default_factory=list)
+    ca_file: Path | None = None
+    """Of what it shows; None: it speaks plain text."""
     signer: SigningIssuer = field(default_factory=SigningIssuer)
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
     _refresh: set[str] = field(default_factory=set)
@@ -130,8 +135,8 @@ class Provider:
 
 
 @contextmanager
-def serving(provider: Provider | None = None) -> Iterator[Provider]:
-    """A provider on loopback, by HTTP."""
+def serving(provider: Provider | None = None, tls: TlsFiles | None = None) -> Iterator[Provider]:
+    """A provider on loopback."""
     made = provider or Provider()
 
     class Handler(BaseHTTPRequestHandler):
@@ -174,7 +179,12 @@ def serving(provider: Provider | None = None) -> Iterator[Provider]:
             """Nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        made.iss = f"http://127.0.0.1:{server.server_port}"
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls.cert, tls.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+            made.ca_file = tls.ca
+        made.iss = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
         made.signer.issuer = Issuer("idp", made.iss, frozenset({CLIENT}))
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
