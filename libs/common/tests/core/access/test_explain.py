@@ -155,7 +155,7 @@ def test_who_can_marks_super_users_those_that_are_blocked_and_addresses() -> Non
             STAFF: frozenset({deny(TOPIC, literal("orders"), READ)}),
             dave: frozenset({allow(TOPIC, EVERY_NAME, WRITE)}),
         },
-        blocked=frozenset({carol}),
+        blocked=frozenset({carol, Principal(PrincipalType.CERT, "nobody")}),  # who has no right is not kept from one
         super_users=frozenset({ADMIN}),
     )
     told = who_can(access, READ, TOPIC, "orders")
