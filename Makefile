@@ -13,7 +13,7 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help checks imports chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect connect-long versions tls-long access-long browser chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images sbom lock-age lock-audit ci measure clean
+.PHONY: help checks imports chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect connect-long versions tls-long access-long browser e2e-oidc chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images sbom lock-age lock-audit ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -122,6 +122,9 @@ access-long: setup ## 200 open streams of each kind of credential, all taken bac
 
 browser: setup ## A real browser, Chromium (apt, as root): our login page, and pages of others at every port of a cluster (1 min)
 	@at="$$(tools/setup_browser.sh)" && HEADRACE_BROWSER="$$at" $(PYTEST) -m integration tests/integration/access/test_real_browser.py
+
+e2e-oidc: setup ## headrace login --oidc at the certified OIDC provider, from npm, by its own pages, and its tokens changed (1 min; needs Node)
+	@at="$$(tools/oidc_provider.sh)" && HEADRACE_OIDC_PROVIDER="$$at" $(PYTEST) -m integration tests/integration/access/test_certified_provider.py
 
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"
 	PYTHONPATH=. $(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

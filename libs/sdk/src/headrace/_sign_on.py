@@ -24,6 +24,7 @@ TEXT_CHARS_MAX: Final = 8_192
 LEEWAY_MS: Final = 30_000
 DEVICE_S_MAX: Final = 900
 """How long a person may take with a device code, whatever the provider says."""
+OFFLINE: Final = "offline_access"
 DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 
 
@@ -145,6 +146,8 @@ class Attempt:
             "code_challenge": challenge_of(self.verifier),
             "code_challenge_method": "S256",
         }
+        if OFFLINE in self.sign_on.scopes:  # without it providers leave this scope out (OpenID Connect Core, 11)
+            asked["prompt"] = "consent"
         parts = urlsplit(self.provider.authorization)
         query = "&".join(filter(None, (parts.query, urlencode(asked))))
         return urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))

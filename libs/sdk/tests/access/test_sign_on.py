@@ -103,6 +103,12 @@ def test_a_browser_is_sent_with_all_that_ties_the_answer_to_this_login() -> None
     assert "verifier" not in url
 
 
+def test_who_asks_for_what_renews_a_login_asks_the_person_too() -> None:
+    scopes = SignOn("idp", ISS, "headrace", ("openid", "offline_access"), "id_token")
+    url = Attempt(PROVIDER, scopes, "http://127.0.0.1:4321/callback", "s", "n", Secret("v")).url()
+    assert parse_qs(urlsplit(url).query)["prompt"] == ["consent"]
+
+
 def test_the_challenge_is_that_of_the_standard() -> None:
     """RFC 7636, appendix B."""
     verifier = Secret("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk")
