@@ -137,7 +137,9 @@ def test_a_person_logs_in_is_renewed_and_logs_out(idp: Provider, run: Run, brows
     last = change(file, expires_ms=1)
     with pytest.raises(CredentialsExpired, match="headrace login --oidc idp"):
         renew(file, last.tokens.bearer)
-    run("whoami", code=ExitCode.UNREACHABLE)  # nothing is shown that is over
+    assert "log in again: headrace login --oidc idp" in run("whoami", code=ExitCode.FAILED), (
+        "nothing is shown that is over"
+    )
     idp.refusal = None
 
     run("logout")

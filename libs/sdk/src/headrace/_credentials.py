@@ -108,6 +108,16 @@ class Credentials:
             return ()
         return bearer_metadata(key, target, tls=self._tls)
 
+    def check(self, targets: Iterable[str]) -> None:
+        """
+        Look at what would be shown, whether or not it is there yet.
+
+        Raises:
+            CredentialInPlainText: one of ``targets`` would be shown a key in plain text.
+        """
+        for target in targets:
+            Credentials.metadata(self, target)
+
     logs_in = False
     """Whether ``ready`` has to be awaited before a call."""
 
@@ -433,9 +443,7 @@ def credentials_for(address: ClusterAddress | None, targets: Iterable[str], env:
     elif address is not None and address.api_key_file is not None:
         found = KeyFile(Path(address.api_key_file).expanduser(), tls=tls)
     elif address is not None and address.user is not None:
-        login = PasswordLogin(address.user, tls=tls)
-        login.check(targets)
-        return login
+        found = PasswordLogin(address.user, tls=tls)
     elif address is not None and address.certificate is not None:
         return CertificateShown(address.certificate, tls=tls)
     elif (file := find_login(logins_directory(env), targets)) is not None:
@@ -445,8 +453,7 @@ def credentials_for(address: ClusterAddress | None, targets: Iterable[str], env:
         if not tls or not POD_TOKEN.exists() or any(local.metadata(target) for target in targets):
             return local
         found = KeyFile(POD_TOKEN, tls=tls)
-    for target in targets:
-        found.metadata(target)
+    found.check(targets)
     return found
 
 
