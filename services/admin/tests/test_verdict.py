@@ -10,7 +10,7 @@ import pytest
 from libs.common.tests.kit.clock import FakeClock
 from libs.common.tests.kit.issuer import SigningIssuer
 
-from headrace_admin.core.status import State, Status, find_old_issuers, observe
+from headrace_admin.core.status import Behind, State, Status, find_old_issuers, observe
 from headrace_admin.core.verdict import verdict
 from headrace_admin.engine.absences import Absences
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
@@ -335,3 +335,13 @@ def test_an_issuer_whose_keys_nobody_could_read_for_a_week_is_named(age_days: in
     assert state is State.DEGRADED
     assert line.startswith("degraded: nobody could read the keys of issuer idp since 2026-09-21T14:13:20.000Z, ")
     assert said in line
+
+
+def test_nodes_that_changes_of_access_do_not_reach_are_named() -> None:
+    behind = tuple(Behind(NodeKey(Role.BROKER, NodeId(n)), 1_790_000_054_000 + n) for n in range(1, 6))
+    state, line = verdict(replace(seen(image(THREE, WELL)), behind=behind[1:2]))
+    assert state is State.DEGRADED
+    assert line.startswith("degraded: changes of access do not reach broker 2 since 2026-09-21T14:14:14.002Z: ")
+    assert "start it again" in line
+    _, line = verdict(replace(seen(image(THREE, WELL)), behind=behind))
+    assert "broker 3 since 2026-09-21T14:14:14.003Z and 2 more: " in line

@@ -29,6 +29,7 @@ from headrace_common.core.features import ACCESS
 from headrace_common.runtime.service import ServerConfig
 from headrace_controller.core import records, store
 from headrace_controller.core.records import Cluster
+from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.store import Outcome, Transaction
 from headrace_controller.engine.access import ROWS_MAX, Altered
 from headrace_controller.engine.nodes import Joining
@@ -102,6 +103,21 @@ class TestBatches:
         await held.world.until(lambda: one.done() and two.done())
         assert {one.result().generation, two.result().generation} == {generation + 1, generation + 2}
         assert (set(held.view.access.rules), set(held.view.access.bindings)) == ({ALICE}, {BOB})
+
+
+async def test_nodes_that_a_change_does_not_reach_are_told_of(held: Office) -> None:
+    world, engine = held.world, held.engine
+    nodes = [broker(number, level=ACCESS.level) for number in (7, 8)]
+    epochs = [(await engine.register(Joining(node))).epoch for node in nodes]
+    stuck = engine.image.revision
+    await held.alter(GIVE)
+    for _ in range(12):
+        for node, epoch, revision in zip(nodes, epochs, (engine.image.revision, stuck), strict=True):
+            await engine.heartbeat(Heartbeat(node.key, epoch, revision))
+        await world.pass_ms(1_000)
+    [(key, ms)] = engine.describe_cluster().behind.items()
+    assert key == nodes[1].key
+    assert 10_000 < ms <= 12_000
 
 
 class TestWho:

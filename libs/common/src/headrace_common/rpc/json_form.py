@@ -190,7 +190,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     ),
     "DeleteOffsetsResponse": _shape(results="partitions"),
     "DeleteRecordsResult": _shape("topic_id"),
-    "DescribeClusterResponse": _shape("nodes", "troubled", "shard_count", "unowned_shard_count"),
+    "DescribeClusterResponse": _shape("nodes", "troubled", "shard_count", "unowned_shard_count", "access_behind"),
     "DescribeReassignmentsResponse": _shape(partitions="reassignments"),
     "DescribeRestoreResponse": _shape("restore", silent="silent_brokers"),
     "DescribeStatusResponse": _shape(

@@ -391,6 +391,7 @@ class DescribeClusterResponse(_message.Message):
     SHARD_COUNT_FIELD_NUMBER: _builtins.int
     UNOWNED_SHARD_COUNT_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    ACCESS_BEHIND_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     revision: _builtins.int
     topic_count: _builtins.int
@@ -422,6 +423,10 @@ class DescribeClusterResponse(_message.Message):
     def troubled(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
         """Up to 100 partitions that nobody leads or whose ISR is below the minimum, worst first."""
 
+    @_builtins.property
+    def access_behind(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessBehind]:
+        """Nodes that live, and whose metadata lack a change of access for more than 10 s. Of the active controller."""
+
     def __init__(
         self,
         *,
@@ -442,16 +447,41 @@ class DescribeClusterResponse(_message.Message):
         shard_count: _builtins.int = ...,
         unowned_shard_count: _builtins.int = ...,
         feature_level: _builtins.int = ...,
+        access_behind: _abc.Iterable[Global___AccessBehind] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "metadata_store_reachable", b"metadata_store_reachable", "nodes", b"nodes", "not_preferred_partition_count", b"not_preferred_partition_count", "offline_partition_count", b"offline_partition_count", "partition_count", b"partition_count", "reassigning_partition_count", b"reassigning_partition_count", "recovering_partition_count", b"recovering_partition_count", "revision", b"revision", "shard_count", b"shard_count", "topic_count", b"topic_count", "troubled", b"troubled", "under_min_isr_partition_count", b"under_min_isr_partition_count", "under_replicated_partition_count", b"under_replicated_partition_count", "unowned_shard_count", b"unowned_shard_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "access_behind", b"access_behind", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "metadata_store_reachable", b"metadata_store_reachable", "nodes", b"nodes", "not_preferred_partition_count", b"not_preferred_partition_count", "offline_partition_count", b"offline_partition_count", "partition_count", b"partition_count", "reassigning_partition_count", b"reassigning_partition_count", "recovering_partition_count", b"recovering_partition_count", "revision", b"revision", "shard_count", b"shard_count", "topic_count", b"topic_count", "troubled", b"troubled", "under_min_isr_partition_count", b"under_min_isr_partition_count", "under_replicated_partition_count", b"under_replicated_partition_count", "unowned_shard_count", b"unowned_shard_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_controller: _TypeAlias = _typing.Literal["active_controller"]  # noqa: Y015
     _WhichOneofArgType__active_controller: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__active_controller) -> _WhichOneofReturnType__active_controller | None: ...
 
 Global___DescribeClusterResponse: _TypeAlias = DescribeClusterResponse  # noqa: Y015
+
+@_typing.final
+class AccessBehind(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    BEHIND_MS_FIELD_NUMBER: _builtins.int
+    behind_ms: _builtins.int
+    """For how long, in ms."""
+    @_builtins.property
+    def node(self) -> _cluster_pb2.NodeKey: ...
+    def __init__(
+        self,
+        *,
+        node: _cluster_pb2.NodeKey | None = ...,
+        behind_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_ms", b"behind_ms", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AccessBehind: _TypeAlias = AccessBehind  # noqa: Y015
 
 @_typing.final
 class NewTopic(_message.Message):

@@ -116,6 +116,15 @@ def find_old_issuers(issuers: Mapping[str, IssuerKeys], now_ms: float) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
+class Behind:
+    """A node that changes of access do not reach."""
+
+    key: NodeKey
+    since_ms: int
+    """Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The cluster at one moment."""
 
@@ -152,6 +161,8 @@ class Status:
     """Issuers of tokens whose keys nobody could confirm for a week."""
     ending: tuple[Ending, ...] = ()
     """Nodes whose certificates near their end."""
+    behind: tuple[Behind, ...] = ()
+    """The longest first."""
 
     @property
     def leading(self) -> frozenset[NodeId]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from headrace_admin.core.ending import describe_ending
 from headrace_admin.core.progress import waits_for
-from headrace_admin.core.status import BrokerStatus, OldIssuer, State, Status, Trouble, Unfinished
+from headrace_admin.core.status import Behind, BrokerStatus, OldIssuer, State, Status, Trouble, Unfinished
 from headrace_admin.core.stored import find_full_leaders, not_compacted, short_of_space, stops_consumers
 from headrace_admin.core.waiting import clock, describe_hanging, describe_waiting, format_count
 from headrace_common.core.ids import NodeId
@@ -196,6 +196,7 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
         *not_compacted(status.stored),
         *stops_consumers(status.stored),
         *map(_old_issuer, status.old_issuers),
+        *_unreached(status.behind),
         *describe_ending(status.ending),
     ]
 
@@ -204,6 +205,18 @@ def _old_issuer(issuer: OldIssuer) -> str:
     what = f"nobody could read the keys of issuer {issuer.alias} since {iso_of(issuer.confirmed_ms)}"
     then = "its tokens are refused" if issuer.refused else "30 days after that its tokens are refused"
     return f"{what}, and {then}; the log of the active controller says why"
+
+
+def _unreached(behind: Sequence[Behind]) -> list[str]:
+    """Named are the first; what was taken back may go on there."""
+    if not behind:
+        return []
+    named = ", ".join(f"{one.key.role.value} {one.key.id} since {iso_of(one.since_ms)}" for one in behind[:NAMED_MAX])
+    more = f" and {len(behind) - NAMED_MAX} more" if len(behind) > NAMED_MAX else ""
+    return [
+        f"changes of access do not reach {named}{more}: what was taken back counts there as before; look into the log "
+        "there, and start it again"
+    ]
 
 
 def _stalled(status: Status, *, named: bool) -> str:

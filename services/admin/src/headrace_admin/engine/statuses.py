@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace_admin.core.status import State, Status, Unfinished, find_old_issuers, observe
+from headrace_admin.core.status import Behind, State, Status, Unfinished, find_old_issuers, observe
 from headrace_admin.core.transactions import Waiting
 from headrace_admin.core.verdict import verdict
 from headrace_admin.engine.absences import Absences
@@ -17,6 +17,7 @@ from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_admin.ports import Cluster, Controllers
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable
 from headrace_common.core.ids import NodeId
+from headrace_common.rpc.convert import node_key_from_proto
 from headrace_common.runtime.access_gate import by_itself
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_proto.v1 import controller_pb2 as pb
@@ -64,7 +65,7 @@ class Statuses:
             MetadataUnavailable: this process has never had an image.
         """
         with by_itself():
-            (controller, reachable), waiting, stored, restore, ending = await asyncio.gather(
+            (controller, reachable, behind), waiting, stored, restore, ending = await asyncio.gather(
                 self._controller(), self._waiting(), self._stored.look(), self._restore(), self._certificates.ending()
             )
         image = self._cluster.image
@@ -82,17 +83,19 @@ class Statuses:
             restore=restore,
             old_issuers=find_old_issuers(self._views().issuers, self._clock.now_ms()),
         )
-        status = replace(status, ending=ending)
+        status = replace(status, ending=ending, behind=behind)
         return Judged(status, *verdict(status))
 
-    async def _controller(self) -> tuple[NodeId | None, bool]:
+    async def _controller(self) -> tuple[NodeId | None, bool, tuple[Behind, ...]]:
         try:
             async with limit_ms(_ASK_MS_MAX):
                 answer = await self._controllers.ask(lambda stub: stub.DescribeCluster, pb.DescribeClusterRequest())
         except (HeadraceError, TimeoutError):
-            return None, False
+            return None, False, ()
         active = answer.active_controller.id if answer.HasField("active_controller") else -1
-        return (NodeId(active) if active >= 0 else None), answer.metadata_store_reachable
+        now_ms = int(self._clock.now_ms())
+        behind = tuple(Behind(node_key_from_proto(one.node), now_ms - one.behind_ms) for one in answer.access_behind)
+        return (NodeId(active) if active >= 0 else None), answer.metadata_store_reachable, behind
 
     async def _restore(self) -> Unfinished | None:
         try:

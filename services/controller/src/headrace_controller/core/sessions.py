@@ -9,9 +9,13 @@ gives every node a full session.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import Node, NodeKey, Role
+
+BEHIND_MS: Final = 10_000.0
+"""A node that lacks a change of access for so long is named: a second is what it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Session:
     seen_ms: float
     image_revision: int = 0
     disk_low: bool = False
+    lacks_since_ms: float | None = None
+    """Since when its image lacks a change of access; None: it lacks none, as far as it has said."""
 
 
 class Sessions:
@@ -51,6 +57,8 @@ class Sessions:
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
         self._sessions: dict[NodeKey, Session] = {}
+        self._access_at = 0
+        """The revision by which the newest change of access was there."""
 
     def open(self, key: NodeKey, epoch: int, now_ms: float) -> None:
         """A full session, for a node that registered, or that a new controller found."""
@@ -66,6 +74,29 @@ class Sessions:
         session.epoch, session.seen_ms = heartbeat.epoch, now_ms
         session.disk_low = heartbeat.disk_low
         session.image_revision = max(session.image_revision, heartbeat.image_revision)
+        self._look(session, now_ms)
+
+    def access_changed(self, revision: int, now_ms: float) -> None:
+        """Who may what is another at ``revision`` than before it."""
+        self._access_at = revision
+        for session in self._sessions.values():
+            self._look(session, now_ms)
+
+    def _look(self, session: Session, now_ms: float) -> None:
+        if session.image_revision >= self._access_at:
+            session.lacks_since_ms = None
+        elif session.lacks_since_ms is None:
+            session.lacks_since_ms = now_ms
+
+    def behind(self, now_ms: float) -> dict[NodeKey, float]:
+        """Nodes that live and lack a change of access for longer than it takes, and for how long, in ms."""
+        return {
+            key: now_ms - session.lacks_since_ms
+            for key, session in self._sessions.items()
+            if session.lacks_since_ms is not None
+            and now_ms - session.lacks_since_ms > BEHIND_MS
+            and now_ms - session.seen_ms <= self._timeout_ms
+        }
 
     def image_revision(self, key: NodeKey) -> int:
         """How far the node's image is, as far as known; 0: it has not said."""

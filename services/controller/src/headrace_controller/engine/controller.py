@@ -7,8 +7,8 @@ one says who is active.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from headrace_common.core.access.api_keys import ApiKey, KeyId
 from headrace_common.core.access.changes import Change
@@ -72,6 +72,8 @@ class Status:
     health: Health
     shards: Ownership
     store_reachable: bool
+    behind: Mapping[NodeKey, float] = field(default_factory=dict)
+    """Nodes that lack a change of access, and for how long, in ms; of the active controller."""
 
 
 class ControllerEngine:
@@ -305,7 +307,9 @@ class ControllerEngine:
 
     def describe_cluster(self) -> Status:
         image = self.image
-        return Status(image, self._health(image), ownership(image), self.follower.reachable)
+        term = self.candidate.term
+        behind = {} if term is None else term.nodes.behind()
+        return Status(image, self._health(image), ownership(image), self.follower.reachable, behind)
 
     def gauges(self) -> dict[str, float]:
         """What this controller looks like now, by name; cheap, and safe from another thread."""

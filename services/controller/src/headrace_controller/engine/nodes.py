@@ -101,6 +101,8 @@ class Nodes:
         self._probe = probe
         self._clock = clock
         self._one_by_one = asyncio.Lock()
+        self._access = follower.mirror.image.access
+        """The rows of which the sessions know that they are there."""
         for key, node in follower.mirror.image.nodes.items():
             sessions.open(key, node.epoch, clock.monotonic_ms())
 
@@ -142,6 +144,16 @@ class Nodes:
         log.info("node registered", extra={"peer": str(node.key), "epoch": node.epoch, "clean": clean})
         return Joined(image.cluster_id, node.epoch, revision)
 
+    def behind(self) -> dict[NodeKey, float]:
+        """See ``Sessions.behind``."""
+        return self._sessions.behind(self._clock.monotonic_ms())
+
+    def _note_access(self) -> None:
+        image = self._follower.mirror.image
+        if image.access is not self._access:
+            self._access = image.access
+            self._sessions.access_changed(image.revision, self._clock.monotonic_ms())
+
     async def heartbeat(self, heartbeat: Heartbeat) -> Vitals:
         """
         A node lives; unfence it or move its leaders away when it asks and may.
@@ -155,6 +167,7 @@ class Nodes:
         if level > node.feature_level_max or key not in {b"", node.session_key}:
             _check_session_key(key)
             node = await self._complete(node, level, key)
+        self._note_access()
         self._sessions.renew(heartbeat, self._clock.monotonic_ms())
         registered_at = self._follower.mirror.mod_revision(records.node_key(node.key))
         if may_be_unfenced(node, heartbeat, registered_at):

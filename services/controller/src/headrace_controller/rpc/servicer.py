@@ -27,6 +27,7 @@ from headrace_common.rpc.convert import (
     active_controller_to_proto,
     node_from_proto,
     node_key_from_proto,
+    node_key_to_proto,
     node_to_proto,
     partition_id_from_proto,
     partition_to_proto,
@@ -161,6 +162,10 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             shard_count=status.shards.shards,
             unowned_shard_count=status.shards.unowned,
             feature_level=image.feature_level,
+            access_behind=[
+                pb.AccessBehind(node=node_key_to_proto(key), behind_ms=int(ms))
+                for key, ms in sorted(status.behind.items(), key=lambda one: -one[1])
+            ],
         )
 
     async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Context) -> pb.CreateTopicsResponse:
