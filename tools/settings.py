@@ -58,6 +58,7 @@ OF_THE_CHART: Final = frozenset(
         *("oidc_issuers_file", "kubernetes_audience"),
         *("audit_to", "audit_dir", "audit_on_full"),
         *("tls_cert", "tls_key", "tls_ca", "tls_trust_domain", "tls_mode", "mtls_listen", "mtls_client_ca"),
+        *("query_tls_cert", "query_tls_key", "query_tls_ca", "query_tls_mode"),
         *("bootstrap_servers", "state_dir", "standbys", "zone", "query_listen"),
         *("restart_wait_ms_max", "lock_wait_ms_max", "leave_socket", "node_token_file", "node_token_loopback_only"),
     }

@@ -30,15 +30,14 @@ from headrace_common.core.errors import (
     UnsupportedVersion,
 )
 from headrace_common.core.ids import Endpoint
-from headrace_common.core.image import Listener
-from headrace_common.rpc.channels import open_channel
+from headrace_common.rpc.channels import PLAIN, Security, open_channel
+from headrace_common.rpc.credentials import Pem
 from headrace_common.rpc.status import error_from_rpc
-from headrace_common.runtime.certificates import Leaf
+from headrace_common.runtime.certificates import Leaf, leaf_of
 from headrace_common.runtime.clock import SystemClock
-from headrace_common.runtime.service_tls import open_tls
+from headrace_common.runtime.service_tls import ServiceTls, open_tls
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.runtime.tls_config import TlsConfig
-from headrace_common.runtime.tls_server import ServerTls
+from headrace_common.runtime.tls_config import TlsConfig, TlsMode
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1.streams_pb2_grpc import StreamsQueryStub
 from headrace_streams import App, Stores, Stream, agg, json, session, stores, tumbling, value
@@ -148,7 +147,7 @@ async def asked(
     owner: str = "m",
     follower: str = "nobody",
     door: Door | None = None,
-    tls: ServerTls | None = None,
+    tls: ServiceTls | None = None,
     ca_file: Path | None = None,
 ) -> AsyncIterator[Callable[..., Any]]:
     """Asks a store, in a thread."""
@@ -446,18 +445,23 @@ async def test_nothing_is_answered_without_a_ticket() -> None:
 
 # --- by TLS --------------------------------------------------------------------------------------------------------
 
+BY_HOST = Leaf("worker", frozenset({"127.0.0.1"}))
+BY_KIND = leaf_of("streams", (), "headrace")
+
 
 @asynccontextmanager
-async def shown_by(authority: Authority, directory: Path) -> AsyncIterator[tuple[ServerTls, Path]]:
+async def shown_by(
+    authority: Authority, directory: Path, leaf: Leaf = BY_HOST, mode: TlsMode = TlsMode.REQUIRE
+) -> AsyncIterator[tuple[ServiceTls, Path]]:
     """What a worker shows on this machine, and the file of the CA."""
-    files = authority.files(directory, Leaf("worker", frozenset({"127.0.0.1"})))
+    files = authority.files(directory, leaf)
     meter = NoOpMeterProvider().get_meter("test")
     async with (
         TaskRunner() as tasks,
-        open_tls(TlsConfig(files.cert, files.key, files.ca), None, SystemClock(), meter, tasks) as tls,
+        open_tls(TlsConfig(files.cert, files.key, files.ca, mode=mode.value), None, SystemClock(), meter, tasks) as tls,
     ):
         assert tls is not None
-        yield tls.serving(Listener.CLIENT), files.ca
+        yield tls, files.ca
 
 
 async def test_a_worker_is_asked_by_tls_with_a_ticket_for_that_address(
@@ -471,6 +475,58 @@ async def test_a_worker_is_asked_by_tls_with_a_ticket_for_that_address(
     ):
         assert await ask("by-user", "get", "ann") == {"user": "ann", "n": 5}
     assert all(at.startswith("https://127.0.0.1:") for _, at, _ in door.shown)
+
+
+async def test_a_worker_of_a_certificate_for_the_kind_is_known_by_that_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    running, door = Running(), Door()
+    running.commit(5)
+    async with (
+        shown_by(Authority(), tmp_path, BY_KIND) as (tls, ca),
+        asked(running, monkeypatch, door=door, tls=tls, ca_file=ca) as ask,
+    ):
+        assert await ask("by-user", "get", "ann") == {"user": "ann", "n": 5}
+    assert all(at.startswith("tls://127.0.0.1:") for _, at, _ in door.shown)
+
+
+@pytest.mark.parametrize("name", ["connect", "broker"])
+async def test_the_name_that_is_asked_for_is_not_what_the_worker_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """One that has a certificate of the cluster for something else, and says that it is a worker of streams."""
+    running, door = Running(), Door()
+    monkeypatch.setattr(ServiceTls, "names", lambda *_: True)
+    async with (
+        shown_by(Authority(), tmp_path, leaf_of(name, ["127.0.0.1"], "headrace")) as (tls, ca),
+        asked(running, monkeypatch, door=door, tls=tls, ca_file=ca, timeout_ms=200) as ask,
+    ):
+        with pytest.raises(NetworkFailed):
+            await ask("by-user", "get", "ann")
+    assert (running.reads, door.shown) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("mode", "told", "plain"),
+    [(TlsMode.ALLOW, "127", True), (TlsMode.PREFER, "tls", True), (TlsMode.REQUIRE, "tls", False)],
+)
+async def test_what_others_are_told_while_a_cluster_gets_tls(
+    tmp_path: Path, mode: TlsMode, told: str, plain: bool
+) -> None:
+    running, door = Running(), Door()
+    authority = Authority()
+    async with (
+        shown_by(authority, tmp_path, BY_KIND, mode) as (tls, _),
+        open_queries(running.queries, Endpoint("127.0.0.1", 0), None, door.let_in, tls) as at,
+    ):
+        assert str(at).startswith(told)
+        by_tls = Security(pem=Pem(authority.ca.certificate_pem), server_name=lambda _: "streams.headrace")
+        for security, answered in ((PLAIN, plain), (by_tls, True)):
+            async with open_channel(str(at.endpoint), security) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await StreamsQueryStub(channel).DescribeStores(pb.DescribeStoresRequest(), timeout=20)
+            assert isinstance(error_from_rpc(refused.value), Unauthenticated) is answered
+    assert {at for _, at, _ in door.shown} == {str(at)}, "it is what tickets are for"
 
 
 async def test_a_worker_with_a_certificate_of_somebody_else_gets_no_question(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +29,7 @@ from headrace_common.core.ids import Endpoint
 from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.rpc.interceptor import ErrorInterceptor
 from headrace_common.runtime.access_gate import current_bearer, current_shown
-from headrace_common.runtime.certificates import Leaf
+from headrace_common.runtime.certificates import Leaf, leaf_of
 from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1 import streams_pb2_grpc
@@ -190,19 +190,50 @@ async def test_a_ticket_that_ends_soon_is_not_shown(at: WorkerAddress) -> None:
     await workers.close()
 
 
-async def test_a_worker_that_speaks_tls_is_asked_by_who_knows_its_ca(tmp_path: Path) -> None:
-    authority = Authority()
-    pair = authority.make(Leaf("worker", frozenset({"127.0.0.1"})))
+@asynccontextmanager
+async def by_tls(authority: Authority, leaf: Leaf) -> AsyncIterator[Endpoint]:
+    """A worker that shows ``leaf``."""
+    pair = authority.make(leaf)
     server = grpc.aio.server(interceptors=[ErrorInterceptor()])
     streams_pb2_grpc.add_StreamsQueryServicer_to_server(Servicer(), server)
     credentials = grpc.ssl_server_credentials([(pair.key_pem, pair.certificate_pem)])
-    at = WorkerAddress(Endpoint("127.0.0.1", server.add_secure_port("127.0.0.1:0", credentials)), tls=True)
+    endpoint = Endpoint("127.0.0.1", server.add_secure_port("127.0.0.1:0", credentials))
     await server.start()
+    yield endpoint
+    await server.stop(None)
+
+
+async def test_a_worker_that_speaks_tls_is_asked_by_who_knows_its_ca(tmp_path: Path) -> None:
+    authority = Authority()
     trust = trust_in(authority.files(tmp_path).ca)
     workers, without = (GrpcWorkers(10_000, no_ticket, SystemClock(), one) for one in (trust, None))
-    assert [one.name for one in await workers.stores("billing", at)] == ["a", "b"]
-    with pytest.raises(Rejected, match="tls_ca"):
-        await without.stores("billing", at)
+    async with by_tls(authority, Leaf("worker", frozenset({"127.0.0.1"}))) as endpoint:
+        for at in (WorkerAddress(endpoint, tls=True), WorkerAddress(endpoint, tls=True, by_kind=True)):
+            with pytest.raises(Rejected, match="tls_ca"):
+                await without.stores("billing", at)
+        assert [one.name for one in await workers.stores("billing", WorkerAddress(endpoint, tls=True))] == ["a", "b"]
     for one in (workers, without):
         await one.close()
-    await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "by_kind", "by_host"),
+    [
+        (leaf_of("streams", (), "headrace"), True, False),
+        (leaf_of("streams", ["127.0.0.1"], "headrace"), True, True),
+        (leaf_of("connect", ["127.0.0.1"], "headrace"), False, True),
+        (leaf_of("broker", (), "headrace"), False, False),
+    ],
+)
+async def test_a_worker_is_known_by_its_kind_and_never_by_a_name_of_its_own(
+    tmp_path: Path, leaf: Leaf, by_kind: bool, by_host: bool
+) -> None:
+    """Also where one member says the one of an address, and another member the other."""
+    authority = Authority()
+    workers = GrpcWorkers(10_000, no_ticket, SystemClock(), trust_in(authority.files(tmp_path).ca))
+    async with by_tls(authority, leaf) as endpoint:
+        for kind, fits in ((True, by_kind), (False, by_host), (True, by_kind)):
+            at = WorkerAddress(endpoint, tls=True, by_kind=kind)
+            with nullcontext() if fits else pytest.raises(NetworkFailed):
+                assert len(await workers.stores("billing", at)) == 2
+    await workers.close()

@@ -307,7 +307,7 @@ def tls(authority: Authority, tmp_path: Path) -> ServiceTls:
     clock = FakeClock(int(authority.now.timestamp() * 1_000))
     with open_metrics("t", 1, None) as metrics:
         live = LiveBundle("service", files, Wanted(), clock, TlsMetrics(metrics.meter))
-    return ServiceTls(live, Certificates(live.bundle.pem), "headrace", "", files.ca)
+    return ServiceTls(live, Certificates(live.bundle.pem), Certificates(live.bundle.pem), "headrace", "", files.ca)
 
 
 async def test_requests_over_tls_are_answered(tls: ServiceTls) -> None:

@@ -66,7 +66,8 @@ async def listening(
     clock = FakeClock(int(authority.now.timestamp() * 1_000))
     with open_metrics("t", 1, None) as metrics:
         live = LiveBundle("service", files, Wanted(), clock, TlsMetrics(metrics.meter))
-    tls = ServiceTls(live, Certificates(live.bundle.pem), "headrace", "", files.ca, also_plain=also_plain)
+    certificates = Certificates(live.bundle.pem)
+    tls = ServiceTls(live, certificates, certificates, "headrace", "", files.ca, also_plain=also_plain)
     image = replace(EMPTY_IMAGE, revision=1, feature_level=HIGHEST)
     gate = NodeGate(tokens, lambda: image, "headrace", also_plain=also_plain)
     servicers = [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]

@@ -14,6 +14,7 @@ from headrace_common.core.bounds import check, setting
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import list_options, load_settings
+from headrace_common.runtime.tls_config import TlsMode
 from headrace_streams.core.state.cache import STATE_CACHE_BYTES
 
 ProcessingGuarantee = Literal["exactly_once", "at_least_once"]
@@ -95,12 +96,16 @@ class StreamsConfig:
     advertise_host: str | None = None
     """Under which host others reach ``query_listen``; None: that of ``query_listen``, or this machine's name."""
     query_tls_cert: Path | None = None
-    """File with the certificate that ``query_listen`` shows, then those that lead to a CA (PEM); it names the host
-    under which others reach it. New files are taken without a restart. None: in plain text."""
+    """File with the certificate that ``query_listen`` shows, then those that lead to a CA (PEM); it names
+    ``streams.headrace``, or else the host under which others reach it. New files are taken without a restart. None: in
+    plain text."""
     query_tls_key: Path | None = None
     """File with its key, ECDSA P-256 without a password (PEM)."""
     query_tls_ca: Path | None = None
     """File with the CAs that those who ask trust (PEM); for most the cluster's."""
+    query_tls_mode: str = setting("require", choices=tuple(mode.value for mode in TlsMode))
+    """What ``query_listen`` does with plain text: require: nothing; prefer: it answers TLS and plain text; allow: the
+    same, and the group is told the address in plain text, while not all can ask by TLS."""
 
     def __post_init__(self) -> None:
         for name in ("metrics_listen", "health_listen", "query_listen"):

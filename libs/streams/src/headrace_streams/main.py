@@ -22,7 +22,6 @@ from headrace.ticket_types import AccessQuestion, TicketAudience
 from headrace.work_types import Declaration
 from headrace_common.core.errors import InvalidConfig, NetworkFailed
 from headrace_common.core.ids import Endpoint
-from headrace_common.core.image import Listener
 from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.stopping import listen_for_signals
@@ -196,11 +195,12 @@ async def _observed(
             asked_at = None
             if (listen := _endpoint(config.query_listen)) is not None:
                 tasks = await stack.enter_async_context(TaskRunner())
-                files = TlsConfig(config.query_tls_cert, config.query_tls_key, config.query_tls_ca)
+                files = TlsConfig(
+                    config.query_tls_cert, config.query_tls_key, config.query_tls_ca, mode=config.query_tls_mode
+                )
                 tls = await stack.enter_async_context(open_tls(files, None, clock, metrics.meter, tasks))
-                serving = None if tls is None else tls.serving(Listener.CLIENT)
                 asked_at = await stack.enter_async_context(
-                    open_queries(worker.queries, listen, config.advertise_host, let_in, serving)
+                    open_queries(worker.queries, listen, config.advertise_host, let_in, tls)
                 )
         except CannotListen as error:
             raise NetworkFailed(str(error)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -32,7 +32,7 @@ from headrace_common.core.errors import (
     UnsupportedVersion,
 )
 from headrace_common.core.murmur2 import partitions_for
-from headrace_common.core.worker_address import WorkerAddress
+from headrace_common.core.worker_address import STREAMS_HOST, WorkerAddress
 from headrace_common.rpc.channels import SyncChannels
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import streams_pb2 as pb
@@ -93,8 +93,8 @@ class Stores:
         self._admin = AdminClient(bootstrap_servers)
         self._channels = SyncChannels[str]()
         self._servers, self._ca_file = bootstrap_servers, ca_file
-        self._by_tls: SyncChannels[str] | None = None
-        """To workers that speak it, since the first was asked."""
+        self._by_tls: dict[bool, SyncChannels[str]] = {}
+        """To workers that speak it, by whether their certificates name the kind; since the first was asked."""
         self._tickets = HeldTickets()
         self._timeout_s = timeout_ms / 1e3
         self._where: _Where | None = None
@@ -109,8 +109,8 @@ class Stores:
     def close(self) -> None:
         """Close the connections."""
         self._channels.close()
-        if self._by_tls is not None:
-            self._by_tls.close()
+        for channels in self._by_tls.values():
+            channels.close()
         self._admin.close()
 
     def names(self) -> list[str]:
@@ -286,15 +286,17 @@ class Stores:
             raise LeaderNotAvailable(f"a worker of {self.app} has no address that can be asked: {error}") from error
         if not at.tls:
             return self._channels.to(endpoint)
-        if self._by_tls is None:
+        if not self._by_tls:
             ca = self._ca_file or bootstrap_addresses(self._servers).ca
             if ca is None:
                 raise InvalidConfig(
                     f"the worker at {endpoint} speaks TLS, and the cluster does not: give the file of its CAs, as "
                     "Stores(APP, ca_file=FILE)"
                 )
-            self._by_tls = SyncChannels[str](trust_in(Path(ca)))
-        return self._by_tls.to(str(at.endpoint))
+            trust = trust_in(Path(ca))
+            by_kind = replace(trust, server_name=lambda _: STREAMS_HOST)
+            self._by_tls = {False: SyncChannels(trust), True: SyncChannels(by_kind)}
+        return self._by_tls[at.by_kind].to(str(at.endpoint))
 
     def _new_ticket(self, endpoint: str, store: str) -> bytes:
         asked_ms = time.monotonic() * 1e3

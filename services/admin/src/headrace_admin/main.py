@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from headrace.securing import trust_in
 from headrace_admin.adapters.aes_seals import AesSeals
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
@@ -39,6 +38,7 @@ from headrace_common.http.foreign_pages import Hosts
 from headrace_common.http.problems import refusal
 from headrace_common.http.protocol import HttpBounds
 from headrace_common.http.server import HttpServer
+from headrace_common.rpc.channels import Security
 from headrace_common.runtime.access_gate import current_bearer
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
@@ -170,7 +170,7 @@ def _make_engines(
     brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
     coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
     nodes = GrpcNodes(client.key, min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security, tls)
-    trust = None if tls is None else trust_in(tls.ca)
+    trust = None if tls is None else Security(pem=tls.cas)
     workers = GrpcWorkers(
         min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), brokers.issue_ticket, SystemClock(), trust
     )

@@ -1,14 +1,24 @@
-"""One hop over a real socket: what is sent to the leader, and what comes back."""
+"""One hop over a real socket: what is sent to the leader, what comes back, and by which name it is known by TLS."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
 
 import pytest
+from libs.common.tests.kit.authority import Authority
+from opentelemetry.metrics import NoOpMeterProvider
 
 from headrace_common.core.errors import NetworkFailed
+from headrace_common.runtime.certificates import Leaf, leaf_of
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.service_tls import ServiceTls, open_tls
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tls_config import TlsConfig
+from headrace_common.runtime.tls_contexts import make_server_context
 from headrace_connect_worker.adapters import http_forwarding
 from headrace_connect_worker.adapters.http_forwarding import HttpForwarding
 from headrace_connect_worker.core.refusals import NotLeader
@@ -18,7 +28,7 @@ Answer = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def leader(answer: Answer) -> AsyncIterator[tuple[str, list[bytes]]]:
+async def leader(answer: Answer, context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[str, list[bytes]]]:
     """A server that reads one request of each connection, and its URL."""
     got: list[bytes] = []
 
@@ -30,10 +40,10 @@ async def leader(answer: Answer) -> AsyncIterator[tuple[str, list[bytes]]]:
         await answer(got[-1], writer)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     async with server:
-        yield f"http://127.0.0.1:{port}", got
+        yield f"{'http' if context is None else 'https'}://127.0.0.1:{port}", got
 
 
 async def test_a_request_and_its_answer() -> None:
@@ -104,3 +114,63 @@ async def test_a_redirection_is_an_answer_and_not_followed() -> None:
     async with leader(elsewhere) as (url, got), HttpForwarding.open(5_000) as forwarding:
         assert (await forwarding.send(url, "GET", "/", [], b"")).status == 307
     assert len(got) == 1
+
+
+# --- by TLS --------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def worker(authority: Authority, directory: Path, leaf: Leaf) -> AsyncIterator[ServiceTls]:
+    """The certificates of one."""
+    files = authority.files(directory, leaf)
+    meter = NoOpMeterProvider().get_meter("test")
+    async with (
+        TaskRunner() as tasks,
+        open_tls(TlsConfig(files.cert, files.key, files.ca), None, SystemClock(), meter, tasks) as tls,
+    ):
+        assert tls is not None
+        yield tls
+
+
+BY_KIND, BY_HOST = leaf_of("connect", (), "headrace"), Leaf("worker", frozenset({"127.0.0.1"}))
+
+
+@pytest.mark.parametrize(
+    ("own", "of_leader", "known"),
+    [
+        (BY_KIND, BY_KIND, True),
+        (BY_KIND, BY_HOST, False),
+        (BY_KIND, leaf_of("streams", ["127.0.0.1"], "headrace"), False),
+        (BY_HOST, BY_HOST, True),
+        (BY_HOST, BY_KIND, False),
+    ],
+)
+async def test_the_leader_is_known_by_the_name_that_this_worker_has_itself(
+    tmp_path: Path, own: Leaf, of_leader: Leaf, known: bool
+) -> None:
+    async def done(_: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        await writer.drain()
+
+    authority = Authority()
+    async with (
+        worker(authority, tmp_path / "own", own) as tls,
+        worker(authority, tmp_path / "leader", of_leader) as theirs,
+        leader(done, make_server_context(theirs.live.bundle)) as (url, got),
+        HttpForwarding.open(5_000, tls) as forwarding,
+    ):
+        with nullcontext() if known else pytest.raises(NotLeader):
+            await forwarding.send(url, "GET", "/", [], b"")
+    assert len(got) == known
+
+
+async def test_a_leader_of_another_ca_is_not_known(tmp_path: Path) -> None:
+    async with (
+        worker(Authority(), tmp_path / "own", BY_KIND) as tls,
+        worker(Authority("another"), tmp_path / "leader", BY_KIND) as theirs,
+        leader(lambda *_: asyncio.sleep(0), make_server_context(theirs.live.bundle)) as (url, got),
+        HttpForwarding.open(5_000, tls) as forwarding,
+    ):
+        with pytest.raises(NotLeader):
+            await forwarding.send(url, "GET", "/", [], b"")
+    assert got == []

@@ -59,12 +59,17 @@ class Leaf:
     """Names and addresses by which a server is reached. Without any it is of a client alone."""
     uri: str | None = None
     """Which node it is of: ``spiffe://TRUSTDOMAIN/ROLE``."""
+    client: bool = True
+    """Whether it may be shown to servers, as nodes and members of etcd do to each other."""
 
 
 def leaf_of(role: str, hosts: Iterable[str], trust_domain: str) -> Leaf:
-    """Of the processes of ``role``, reached at ``hosts``. One that is no role of nodes, as Connect's, has no URI."""
-    uri = uri_of(trust_domain, role) if role in {node.value for node in Role} else None
-    return Leaf(role, frozenset({*hosts, host_of(role)}), uri)
+    """
+    Of the processes of ``role``, reached at ``hosts``. One that is no role of nodes, as of workers, has no URI, and is
+    of servers alone: where nodes are asked for certificates, it is not taken.
+    """
+    node = role in {node.value for node in Role}
+    return Leaf(role, frozenset({*hosts, host_of(role)}), uri_of(trust_domain, role) if node else None, client=node)
 
 
 def make_ca(name: str, now: datetime, life: timedelta = CA_LIFE) -> Pair:
@@ -88,9 +93,12 @@ def make_ca(name: str, now: datetime, life: timedelta = CA_LIFE) -> Pair:
 
 
 def make_pair(ca: Pair, leaf: Leaf, now: datetime, life: timedelta) -> Pair:
-    """A new pair that ``ca`` has signed; servers are clients of each other too."""
+    """A new pair that ``ca`` has signed."""
     key = ec.generate_private_key(ec.SECP256R1())
-    uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if leaf.hosts else [])]
+    uses = [
+        *([ExtendedKeyUsageOID.CLIENT_AUTH] if leaf.client else []),
+        *([ExtendedKeyUsageOID.SERVER_AUTH] if leaf.hosts else []),
+    ]
     builder = _begin(_name(leaf.name), key, (ca.certificate.subject, ca.key), now, life)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)

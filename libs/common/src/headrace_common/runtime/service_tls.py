@@ -19,6 +19,7 @@ from headrace_common.core.image import Listener, NodeKey
 from headrace_common.core.node_rules import host_of, uri_of
 from headrace_common.core.served_certificates import Served
 from headrace_common.rpc.channels import GRACE_MS, Certificates
+from headrace_common.rpc.credentials import Pem
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tls_config import TlsConfig
@@ -38,6 +39,8 @@ class ServiceTls:
     """For servers."""
     certificates: Certificates
     """For channels; the newest that are sound, too."""
+    cas: Certificates
+    """For channels to who is no node, and is shown nothing of this one: the CAs alone, the newest too."""
     trust_domain: str
     host: str
     """What the certificate of a node names wherever it runs; empty: of a process that is no node."""
@@ -49,6 +52,10 @@ class ServiceTls:
     """Its listeners answer plain text too, while the cluster is moved to TLS."""
     dials: bool = True
     """Others are called by it."""
+
+    def names(self, host: str) -> bool:
+        """Whether the certificate that is shown now names ``host``."""
+        return host in self.live.bundle.names
 
     @property
     def dialing(self) -> Certificates | None:
@@ -109,10 +116,11 @@ async def open_tls(
         of_clients = LiveBundle("mtls", replace(files, client_ca=client_ca), wanted, clock, metrics)
         tasks.start(of_clients.run(), name="watch certificates of clients' CAs")
     host = "" if node is None else host_of(node.role.value)
-    certificates = Certificates(live.bundle.pem)
+    certificates, cas = Certificates(live.bundle.pem), Certificates(Pem(live.bundle.pem.ca))
     tls = ServiceTls(
         live,
         certificates,
+        cas,
         config.trust_domain,
         host,
         config.ca,
@@ -127,6 +135,8 @@ async def open_tls(
         grace_ms = 0.0 if bundle.distrusts(used) else GRACE_MS
         used = bundle
         tasks.start(tls.certificates.renew(bundle.pem, grace_ms=grace_ms), name="channels with new certificates")
+        if bundle.pem.ca != tls.cas.pem.ca:
+            tasks.start(tls.cas.renew(Pem(bundle.pem.ca), grace_ms=grace_ms), name="channels with new CAs")
 
     with live.takes(take, live.bundle):
         tasks.start(live.run(), name="watch certificates")

@@ -76,6 +76,8 @@ class Bundle:
     """SHA-256 of each CA in ``pem``."""
     certificate: Certificate
     """What the first of its chain says."""
+    names: frozenset[str]
+    """All hosts and URIs that it names."""
     issuer: Certificate
     """The CA that its chain leads to."""
     cas: tuple[Certificate, ...]
@@ -119,6 +121,7 @@ def read_bundle(files: TlsFiles, wanted: Wanted, now_ms: int) -> Bundle:
         first.not_valid_after_utc,
         frozenset(certificate.fingerprint(hashes.SHA256()) for certificate in trusted),
         certificate=describe(chain[0]),
+        names=names_of(chain[0]),
         issuer=describe(root),
         cas=tuple(describe(certificate) for certificate in trusted[:TOLD_MAX]),
         begins=first.not_valid_before_utc,

@@ -5,24 +5,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc.aio
 import pyarrow as pa
 
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import Endpoint
-from headrace_common.core.worker_address import WorkerAddress
+from headrace_common.core.image import Listener
+from headrace_common.core.worker_address import STREAMS_HOST, WorkerAddress
 from headrace_common.rpc.interceptor import ErrorInterceptor
 from headrace_common.rpc.options import ServerLimits, server_options
 from headrace_common.runtime.descriptors import connections_max
 from headrace_common.runtime.service import ServerConfig, listening
+from headrace_common.runtime.service_tls import ServiceTls
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1 import streams_pb2_grpc
 from headrace_streams.ports import Answering, Question
-
-if TYPE_CHECKING:  # only who has certificates has what reads them
-    from headrace_common.runtime.tls_server import ServerTls
 
 _RPCS_MAX: Final = 100
 _REQUEST_BYTES_MAX: Final = 1 << 20
@@ -100,13 +99,13 @@ class Servicer(streams_pb2_grpc.StreamsQueryServicer):
 
 @asynccontextmanager
 async def open_queries(
-    answering: Answering, listen: Endpoint, advertise: str | None, let_in: LetIn, tls: ServerTls | None = None
+    answering: Answering, listen: Endpoint, advertise: str | None, let_in: LetIn, tls: ServiceTls | None = None
 ) -> AsyncIterator[WorkerAddress]:
     """
     Answer those who are ``let_in`` until the block ends; gives the address for others.
 
     Args:
-        tls: None: in plain text.
+        tls: None: in plain text. What others are told says by which name its certificate is known.
 
     Raises:
         CannotListen: the address is taken or not of this machine.
@@ -122,9 +121,12 @@ async def open_queries(
         streams_pb2_grpc.add_StreamsQueryServicer_to_server(servicer, server)
         return server
 
-    async with listening(make, listen, tls) as (server, port):
+    serving = None if tls is None else tls.serving(Listener.CLIENT)
+    async with listening(make, listen, serving) as (server, port):
         endpoint = ServerConfig(advertise_host=advertise).choose_endpoint(port, listen_host=listen.host)
-        address = WorkerAddress(endpoint, tls is not None)
+        address = WorkerAddress(endpoint)
+        if tls is not None and tls.dials:
+            address = WorkerAddress(endpoint, tls=True, by_kind=tls.names(STREAMS_HOST))
         servicer.endpoint = str(address)
         try:
             yield address

@@ -7,13 +7,14 @@ say that it is asked at some address.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from headrace_admin.ports import StoreFacts
 from headrace_common.core.access.tickets import HeldTickets
 from headrace_common.core.errors import Rejected, Unauthenticated
 from headrace_common.core.ids import Endpoint
-from headrace_common.core.worker_address import WorkerAddress
+from headrace_common.core.worker_address import STREAMS_HOST, WorkerAddress
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.runtime.access_gate import current_bearer, current_shown
@@ -42,14 +43,19 @@ class GrpcWorkers:
         """
         Args:
             issue_ticket: asks the cluster for one, as the caller of the running handler.
-            trust: the CAs of workers that speak TLS; None: there are none, and those are not asked.
+            trust: the CAs of workers that speak TLS, with nothing to show; None: there are none, and those are not
+                asked.
         """
         self._timeout = timeout_ms / 1_000
         self._issue_ticket = issue_ticket
         self._clock = clock
         self._tickets = HeldTickets()
-        self._channels: Channels[Endpoint] = Channels(PLAIN)
-        self._by_tls: Channels[Endpoint] | None = None if trust is None else Channels(trust)
+        self._plain: Channels[Endpoint] = Channels(PLAIN)
+        self._by_host: Channels[Endpoint] | None = None
+        self._by_kind: Channels[Endpoint] | None = None
+        if trust is not None:
+            self._by_host = Channels(trust)
+            self._by_kind = Channels(replace(trust, server_name=lambda _: STREAMS_HOST))
 
     async def stores(self, app: str, at: WorkerAddress) -> list[StoreFacts]:
         async def ask(stub: StreamsQueryAsyncStub, ticket: bytes) -> pb.DescribeStoresResponse:
@@ -99,12 +105,13 @@ class GrpcWorkers:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._channels.close()
-        if self._by_tls is not None:
-            await self._by_tls.close()
+        for channels in (self._plain, self._by_host, self._by_kind):
+            if channels is not None:
+                await channels.close()
 
     async def _stub(self, at: WorkerAddress) -> StreamsQueryAsyncStub:
-        channels = self._by_tls if at.tls else self._channels
+        by_tls = self._by_kind if at.by_kind else self._by_host
+        channels = by_tls if at.tls else self._plain
         if channels is None:
             raise Rejected(f"the worker at {at} speaks TLS, and this admin service has no CAs: set tls_ca")
         stub: StreamsQueryAsyncStub = StreamsQueryStub(channels.to(at.endpoint))

@@ -1,15 +1,22 @@
-"""Sends requests of REST to the worker that leads."""
+"""
+Sends requests of REST to the worker that leads.
+
+Workers may be reached by the addresses of pods, which no certificate names. So those whose own certificate names
+``connect.headrace`` ask for that name of the leader's, wherever it is; the others ask for the host that the group says.
+Workers of a group have certificates of one kind.
+"""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
 from headrace_common.core.errors import NetworkFailed
+from headrace_common.core.worker_address import CONNECT_HOST
 from headrace_common.runtime.service_tls import ServiceTls
 from headrace_connect_worker.core.refusals import NotLeader
 from headrace_connect_worker.ports import Forwarded
@@ -25,8 +32,9 @@ _CONNECT_S: Final = 3.0
 class HttpForwarding:
     """Satisfies ``Forwarding``; made by ``open``."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx.AsyncClient, tls: ServiceTls | None) -> None:
         self._client = client
+        self._tls = tls
 
     @staticmethod
     @asynccontextmanager
@@ -34,13 +42,13 @@ class HttpForwarding:
         """
         Args:
             answer_ms_max: how long a leader may take for an answer.
-            tls: has the CAs of the workers; None: they speak plain text.
+            tls: has the CAs of the workers, and says what their certificates name; None: they speak plain text.
         """
         timeout = httpx.Timeout(answer_ms_max / 1_000, connect=_CONNECT_S)
         limits = httpx.Limits(max_connections=CONNECTIONS_MAX)
         with _trusting(tls) as verify:
             async with httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, verify=verify) as client:
-                yield HttpForwarding(client)
+                yield HttpForwarding(client, tls)
 
     async def send(
         self,
@@ -55,7 +63,13 @@ class HttpForwarding:
         headers = {"content-type": "application/json"} if body else {}
         if authorization:
             headers["authorization"] = authorization
-        asked = self._client.build_request(method, f"{url}{path}", params=list(query), content=body, headers=headers)
+        # To httpcore this is what is sent as the name and what the certificate has to name, both.
+        named: dict[str, Any] = (
+            {"sni_hostname": CONNECT_HOST} if self._tls is not None and self._tls.names(CONNECT_HOST) else {}
+        )
+        asked = self._client.build_request(
+            method, f"{url}{path}", params=list(query), content=body, headers=headers, extensions=named
+        )
         try:
             answer = await self._client.send(asked, stream=True)
             try:
