@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -541,6 +542,26 @@ async def test_a_worker_with_a_certificate_of_somebody_else_gets_no_question(
         with pytest.raises(NetworkFailed):
             await ask("by-user", "get", "ann")
     assert (running.reads, door.shown) == (0, [])
+
+
+async def test_other_cas_in_the_file_count_while_a_program_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    running = Running()
+    running.commit(5)
+    authority, file = Authority(), tmp_path / "ca.pem"
+    file.write_bytes(Authority("the one of before").ca.certificate_pem)
+    written = iter([b"", authority.ca.certificate_pem])
+    monkeypatch.setattr(stores, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: change()))
+
+    def change() -> None:
+        file.write_bytes(next(written, authority.ca.certificate_pem))
+
+    async with (
+        shown_by(authority, tmp_path / "worker", BY_KIND) as (tls, _),
+        asked(running, monkeypatch, tls=tls, ca_file=file) as ask,
+    ):
+        assert await ask("by-user", "get", "ann") == {"user": "ann", "n": 5}
 
 
 async def test_a_worker_that_speaks_tls_is_never_asked_in_plain_text(

@@ -20,6 +20,7 @@ from headrace_common.core.ids import NodeId
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import Certificates, Channels, Security, SyncChannels
+from headrace_common.runtime.certificates import leaf_of, names_of
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.service_tls import ServiceTls, open_tls
 from headrace_common.runtime.tasks import TaskRunner
@@ -145,6 +146,58 @@ async def settle(reached: Any) -> None:
     async with asyncio.timeout(20):
         while not reached():
             await asyncio.sleep(0)
+
+
+async def test_who_is_no_node_is_shown_nothing_and_has_the_newest_cas(tmp_path: Path) -> None:
+    first, second = Authority(), Authority()
+    files = first.files(tmp_path / "client")
+    async with Secure.open(second, tmp_path) as server, opened(config_of(files), first) as tls:
+        assert tls is not None
+        assert tls.cas.pem == shown(first)
+        pool: Channels[str] = Channels(Security(pem=tls.cas))
+        pool.to(server.target)
+        first.write(files, first.make())
+        await tls.live.look()
+        await settle(lambda: tls.certificates.pem is tls.live.bundle.pem)
+        assert pool, "the same CAs open no channel anew"
+        second.write(files, second.make())
+        await tls.live.look()
+        await settle(lambda: tls.cas.pem == shown(second))
+        call: Any = pool.to(server.target).unary_unary("/t.T/echo")
+        assert await call(b"a", timeout=20) == b"a"
+        await pool.close()
+
+
+async def test_what_it_names(tmp_path: Path) -> None:
+    authority = Authority()
+    many = [f"worker-{n}.apps" for n in range(200)]
+    files = authority.files(tmp_path, leaf_of("streams", many, "headrace"))
+    async with opened(config_of(files), authority, None) as tls:
+        assert tls is not None
+        assert tls.names("streams.headrace")
+        assert all(map(tls.names, many))
+        assert not tls.names("connect.headrace")
+        authority.write(files, authority.make(leaf_of("connect", (), "headrace")))
+        await tls.live.look()
+        assert not tls.names("streams.headrace")
+
+
+async def test_a_workers_pair_is_no_nodes(tmp_path: Path) -> None:
+    """Not even where anybody with a certificate of the CA gets in, nor could a node start with it."""
+    authority = Authority()
+    leaf = leaf_of("streams", [*BROKER.hosts], "headrace")
+    pair = authority.make(leaf)
+    assert not [name for name in names_of(pair.certificate) if "://" in name]
+    async with Secure.open(authority, tmp_path, client_certificates=True) as server:
+        pool: Channels[str] = Channels(Security(pem=shown(authority, pair)))
+        call: Any = pool.to(server.target).unary_unary("/t.T/echo")
+        with pytest.raises(TlsFailed), CallTo("server"):
+            await call(b"a", timeout=20)
+        assert server.told == []
+        await pool.close()
+    with pytest.raises(InvalidConfig, match="it is of none"):
+        async with opened(config_of(authority.files(tmp_path / "own", leaf)), authority):
+            pass
 
 
 async def test_a_pool_that_is_gone_is_not_held(tmp_path: Path) -> None:

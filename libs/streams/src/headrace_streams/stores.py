@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -33,7 +34,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.murmur2 import partitions_for
 from headrace_common.core.worker_address import STREAMS_HOST, WorkerAddress
-from headrace_common.rpc.channels import SyncChannels
+from headrace_common.rpc.channels import Security, SyncChannels
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1.streams_pb2_grpc import StreamsQueryStub
@@ -93,8 +94,10 @@ class Stores:
         self._admin = AdminClient(bootstrap_servers)
         self._channels = SyncChannels[str]()
         self._servers, self._ca_file = bootstrap_servers, ca_file
-        self._by_tls: dict[bool, SyncChannels[str]] = {}
-        """To workers that speak it, by whether their certificates name the kind; since the first was asked."""
+        self._trust: Security | None = None
+        """In workers that speak TLS, since the first was asked."""
+        self._by_host, self._by_kind = SyncChannels[str](), SyncChannels[str]()
+        """To them; ``WorkerAddress`` has the difference."""
         self._tickets = HeldTickets()
         self._timeout_s = timeout_ms / 1e3
         self._where: _Where | None = None
@@ -108,8 +111,7 @@ class Stores:
 
     def close(self) -> None:
         """Close the connections."""
-        self._channels.close()
-        for channels in self._by_tls.values():
+        for channels in (self._channels, self._by_host, self._by_kind):
             channels.close()
         self._admin.close()
 
@@ -286,17 +288,28 @@ class Stores:
             raise LeaderNotAvailable(f"a worker of {self.app} has no address that can be asked: {error}") from error
         if not at.tls:
             return self._channels.to(endpoint)
-        if not self._by_tls:
-            ca = self._ca_file or bootstrap_addresses(self._servers).ca
-            if ca is None:
-                raise InvalidConfig(
-                    f"the worker at {endpoint} speaks TLS, and the cluster does not: give the file of its CAs, as "
-                    "Stores(APP, ca_file=FILE)"
-                )
-            trust = trust_in(Path(ca))
-            by_kind = replace(trust, server_name=lambda _: STREAMS_HOST)
-            self._by_tls = {False: SyncChannels(trust), True: SyncChannels(by_kind)}
-        return self._by_tls[at.by_kind].to(str(at.endpoint))
+        if self._trust is None:
+            self._read_trust(endpoint)
+        return (self._by_kind if at.by_kind else self._by_host).to(str(at.endpoint))
+
+    def _read_trust(self, endpoint: str) -> None:
+        """
+        From the file, which gets other CAs while programs run.
+
+        Raises:
+            InvalidConfig: no CA is known.
+        """
+        ca = self._ca_file or bootstrap_addresses(self._servers).ca
+        if ca is None:
+            raise InvalidConfig(
+                f"the worker at {endpoint} speaks TLS, and the cluster does not: give the file of its CAs, as "
+                "Stores(APP, ca_file=FILE)"
+            )
+        trust = trust_in(Path(ca))
+        if trust != self._trust:
+            self._trust = trust
+            self._by_host.renew(trust)
+            self._by_kind.renew(replace(trust, server_name=lambda _: STREAMS_HOST))
 
     def _new_ticket(self, endpoint: str, store: str) -> bytes:
         asked_ms = time.monotonic() * 1e3
@@ -318,6 +331,9 @@ class Stores:
                 if error.kind not in _ELSEWHERE or late:
                     raise
                 self._where = None
+                if self._trust is not None:
+                    with suppress(InvalidConfig):  # half written: what was sound stays in use
+                        self._read_trust(self.app)
             time.sleep(_PAUSE_S)
 
 
