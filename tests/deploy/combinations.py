@@ -162,13 +162,18 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
         "streamsApps": [each | {"apiKeySecret": f"of-{each['name']}"} for each in STREAMS_APPS],
     },
     "permissive": {"security": {"mode": "permissive"}, "tls": {"mode": "prefer"}},
-    "certificates of ours": {"tls": {"existing": OURS | {"etcd": "e", "etcdClient": "f"}}},
+    "certificates of ours": {
+        "tls": {"existing": OURS | {"etcd": "e", "etcdClient": "f", "connect": "h", "streams": "i"}},
+        "connect": {"enabled": True},
+        "streamsApps": STREAMS_APPS,
+    },
     "cert-manager": {
         "tls": {
             "certManager": {"issuerRef": {"name": "ca", "kind": "ClusterIssuer"}},
             "hosts": ["192.0.2.7", "log.e.com"],
         },
         "connect": {"enabled": True},
+        "streamsApps": STREAMS_APPS,
         "topics": [{"name": "orders"}],
     },
     "no pod for people": {"client": {"enabled": False}},

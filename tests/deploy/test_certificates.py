@@ -67,6 +67,23 @@ def test_and_those_outside() -> None:
     assert "headrace-admin-0.example.com" in names["admin"]
 
 
+def test_workers_have_a_name_of_their_kind_and_none_of_a_node() -> None:
+    hosts = {"tls": {"hosts": ["192.0.2.7"]}, "connect": {"enabled": True, "hosts": ["connect.example.com", "*"]}}
+    outside = {"external": {"enabled": True, "type": "LoadBalancer", "domain": "example.com"}}
+    names = named(hosts | outside | {"streamsApps": combinations.STREAMS_APPS})
+    here = {"localhost", "127.0.0.1"}
+    assert names["streams"] == {"streams.headrace", *here}, "pods have no name of their own"
+    service = "headrace-connect-rest"
+    inside = {
+        service,
+        f"{service}.{NAMESPACE}",
+        f"{service}.{NAMESPACE}.svc",
+        f"{service}.{NAMESPACE}.svc.cluster.local",
+    }
+    assert names["connect"] == {"connect.headrace", "connect.example.com", *inside, *here}
+    assert named({}).keys() == {"broker", "controller", "coordinator", "admin"}
+
+
 def test_what_is_done_daily_is_what_the_hook_does() -> None:
     manifests = combinations.render("TLS for all")
     assert job(manifests) == job(manifests, "CronJob/headrace-certificates")
@@ -108,22 +125,50 @@ def test_each_process_finds_its_own(values: str) -> None:
     assert len(list(lasting(manifests))) > 4
 
 
+@pytest.mark.parametrize("values", ["TLS for all", "certificates of ours", "cert-manager"])
+def test_workers_find_the_pair_of_their_kind(values: str) -> None:
+    manifests = combinations.render(values)
+    existing = combinations.BY_NAME[values].get("tls", {}).get("existing", {})
+    found = []
+    for pod in lasting(manifests):
+        volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
+        if pod.component not in {"connect", "streams"}:
+            assert "pair" not in volumes
+            continue
+        found.append(pod.component)
+        secret = {"secretName": existing.get(pod.component, f"headrace-{pod.component}-tls"), "defaultMode": 0o440}
+        assert volumes["pair"]["secret"] == secret
+        config = settings.load(pod.component, settings.environment(pod, pod.main, 0, NAMESPACE))
+        mode = config.tls.mode if pod.component == "connect" else config.query_tls_mode
+        tls = config.tls if pod.component == "connect" else None
+        given = (
+            [tls.cert, tls.key, tls.ca] if tls else [config.query_tls_cert, config.query_tls_key, config.query_tls_ca]
+        )
+        assert given == files_of(pod.main["volumeMounts"], "pair")
+        assert mode == "require"
+        assert "pair" not in str(pod.spec.get("initContainers")), "no image of plugins has the key"
+    assert sorted(found) == ["connect", "streams", "streams"]
+
+
 # --- cert-manager ----------------------------------------------------------------------------------------------------
 
 
 def test_cert_manager_makes_those_of_nodes_as_the_job_would() -> None:
     values = combinations.BY_NAME["cert-manager"]
     manifests = combinations.render("cert-manager")
-    wanted = named({"tls": {"hosts": values["tls"]["hosts"]}})
+    wanted = named(
+        {"tls": {"hosts": values["tls"]["hosts"]}} | {key: values[key] for key in ("connect", "streamsApps")}
+    )
     found = {
         certificate["spec"]["secretName"]: certificate["spec"] for certificate in of_kind(manifests, "Certificate")
     }
     assert found.keys() == {f"headrace-{role}-tls" for role in wanted}
     for role, names in wanted.items():
         spec = found[f"headrace-{role}-tls"]
-        assert {*spec["dnsNames"], *spec["ipAddresses"], *spec["uris"]} == names
+        assert {*spec["dnsNames"], *spec["ipAddresses"], *spec.get("uris", [])} == names
         assert not any(re.fullmatch(r"[0-9.]+", name) for name in spec["dnsNames"])
-        assert {"server auth", "client auth"} <= {*spec["usages"]}
+        assert "server auth" in spec["usages"]
+        assert ("client auth" in spec["usages"]) is ("uris" in spec) is (role not in {"connect", "streams"})
         assert spec["privateKey"]["algorithm"] == "ECDSA", "other keys are not taken"
         assert spec["issuerRef"] == {"name": "ca", "kind": "ClusterIssuer", "group": "cert-manager.io"}
 
@@ -309,9 +354,11 @@ def test_with_yours_nothing_is_made() -> None:
     assert "headrace-certificates" not in text
 
 
-def test_without_there_is_nothing_of_it() -> None:
-    text = chart.text(combinations.PLAIN)
+@pytest.mark.parametrize("values", [combinations.PLAIN, combinations.BY_NAME["open and plain"]])
+def test_without_there_is_nothing_of_it(values: dict[str, Any]) -> None:
+    text = chart.text(values)
     assert "/etc/headrace/tls" not in text
+    assert "/etc/headrace/pair" not in text
     assert "HEADRACE_CA" not in text
     assert "certificate" not in text
     assert "https" not in text
@@ -380,11 +427,16 @@ def test_pods_in_plain_text_get_tls_step_by_step(moved: Callable[..., str]) -> N
 
 def test_a_step_of_the_move_tells_clients_nothing_too_early() -> None:
     tls = {"tls": {"mode": "allow"}, "security": {"mode": "open"}}
+    workers = combinations.CONNECT | {"streamsApps": combinations.STREAMS_APPS}
     for mode, clients in (("allow", False), ("prefer", True)):
-        manifests = chart.render(tls | {"tls": {"mode": mode}, "client": {"enabled": True}})
+        manifests = chart.render(tls | workers | {"tls": {"mode": mode}, "client": {"enabled": True}})
+        asked = []
         for pod in pods(manifests):
             told = {variable["name"]: variable.get("value") for variable in pod.main.get("env") or []}
             modes = {value for name, value in told.items() if name.endswith("_TLS_MODE")}
             assert modes <= {mode}, pod.name
+            assert pod.component not in {"connect", "streams"} or modes, pod.name
+            asked += re.findall(r"(https?)://(?:127.0.0.1|headrace-connect-rest)", str(pod.main))
             assert not clients or "HEADRACE_BOOTSTRAP" not in told or "HEADRACE_CA" in told, pod.name
             assert clients or "HEADRACE_CA" not in told, pod.name
+        assert asked == ["https" if clients else "http"] * 2, "by who is in a pod of Connect, and by the job"

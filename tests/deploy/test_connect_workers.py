@@ -59,7 +59,7 @@ def test_a_worker_is_a_client_whose_rest_other_workers_and_people_in_the_pod_rea
     assert config.metrics_listen.port == ports["metrics"]
     assert config.health_listen.port == ports["health"]
     assert config.advertise_host == settings.pod_ip(1)
-    assert variables["HEADRACE_CONNECT_URL"] == f"http://127.0.0.1:{ports['http']}"
+    assert variables["HEADRACE_CONNECT_URL"] == f"https://127.0.0.1:{ports['http']}"
 
 
 def test_what_connectors_may_read_of_the_pod_are_the_secrets_that_are_named() -> None:
@@ -163,7 +163,7 @@ def test_a_job_applies_each_connector_under_its_name_with_texts() -> None:
     assert "--prune" not in command
     variables = settings.environment(applies, applies.main, 0, chart.NAMESPACE)
     url = command[command.index("--url") + 1].replace("$(POD_NAMESPACE)", variables["POD_NAMESPACE"])
-    assert url == f"http://headrace-connect-rest.{chart.NAMESPACE}.svc.cluster.local:8083"
+    assert url == f"https://headrace-connect-rest.{chart.NAMESPACE}.svc.cluster.local:8083"
     annotations = applies.owner["metadata"]["annotations"]
     assert annotations["helm.sh/hook"] == "post-install,post-upgrade"
     assert int(annotations["helm.sh/hook-weight"]) > 0, "topics come first"

@@ -69,10 +69,11 @@ def test_who_uses_the_cluster_is_the_administrator_unless_it_has_a_key_of_its_ow
         "StatefulSet/headrace-streams-billing": "of-billing",
         "StatefulSet/headrace-streams-words": "headrace-admin",
         "StatefulSet/headrace-connect": "headrace-admin",
+        "Job/headrace-connect-apply": "headrace-admin",
         name_of(apply): "headrace-admin",
         "Pod/headrace-test": "headrace-admin",
         "Deployment/headrace-client": "headrace-admin",
-    }, "the job that applies connectors asks workers alone"
+    }
 
 
 def test_and_all_of_them_may_have_one() -> None:
@@ -83,6 +84,11 @@ def test_and_all_of_them_may_have_one() -> None:
         "Pod/headrace-test": "the-admin",
         "Deployment/headrace-client": "the-admin",
     }
+
+
+def test_workers_of_connect_are_shown_no_key_that_may_do_more_than_theirs() -> None:
+    connect = {"connect": combinations.CONNECT["connect"] | {"apiKeySecret": "of-connect"}}
+    assert shown(chart.render(connect))["Job/headrace-connect-apply"] == "of-connect"
 
 
 def test_driver_and_executors_of_spark_show_one_too() -> None:

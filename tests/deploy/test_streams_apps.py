@@ -120,7 +120,7 @@ def test_each_setting_of_a_worker_arrives_there() -> None:
 def test_the_settings_in_the_values_are_those_that_there_are() -> None:
     of_apps = chart.schema()["properties"]["streamsApps"]["items"]["properties"]["settings"]["properties"]
     of_the_chart = {"bootstrap_servers", "state_dir", "standbys", "zone", "health_listen", "metrics_listen"}
-    of_the_chart |= {"query_listen", "advertise_host"}
+    of_the_chart |= {"query_listen", "advertise_host"} | {f"query_tls_{name}" for name in ("cert", "key", "ca", "mode")}
     assert set(of_apps) == settings.names("streams") - of_the_chart
 
 

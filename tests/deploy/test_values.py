@@ -164,6 +164,13 @@ def test_lint_has_nothing_to_say(which: str) -> None:
         ({"config": {"cluster": {"log.retention.hours": 3}}}, "log.retention.hours"),
         ({"monitoring": {"podMonitor": {"interval": "30"}}}, "interval"),
         ({"tls": {"enabled": True, "existing": {"broker": "b", "ca": "c"}}}, "tls.existing: broker, ca alone; all of"),
+        (
+            {
+                "tls": {"existing": combinations.OURS | {"etcd": "e", "etcdClient": "f", "streams": "i"}},
+                "connect": {"enabled": True},
+            },
+            "all of admin, broker, ca, connect, controller, coordinator, etcd, etcdClient, or none",
+        ),
         ({"etcd": {"external": {"tlsSecret": "g"}}}, "etcd.external.tlsSecret: there are no etcd.external.endpoints"),
         ({"tls": {"enabled": True, "hosts": ["a b"]}}, 'tls.hosts: "a b"'),
         ({"tls": {"enabled": True, "schedule": "0 25 * * *"}}, 'tls.schedule: "25" is no hour'),

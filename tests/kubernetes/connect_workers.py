@@ -263,9 +263,11 @@ class _Run:
 
 
 _REST: Final = """
-import json, os, sys, urllib.request
+import json, os, ssl, sys, urllib.request
+trust = ssl.create_default_context(cafile=os.environ.get("HEADRACE_CA"))
 for path in sys.argv[1:]:
-    with urllib.request.urlopen(os.environ["HEADRACE_CONNECT_URL"] + "/" + path, timeout=30) as answer:
+    url = os.environ["HEADRACE_CONNECT_URL"] + "/" + path
+    with urllib.request.urlopen(url, timeout=30, context=trust) as answer:
         print(json.dumps(json.load(answer)))
 """
 

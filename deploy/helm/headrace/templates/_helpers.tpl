@@ -350,11 +350,49 @@ mounts:
 {{- end }}
 {{- end -}}
 
-{{/* The keys of tls.existing that are given together, with commas: an etcd of yours has its own. */}}
+{{/*
+The roles that have a pair of the nodes' CA, with commas: nodes, and the kinds of workers that there are, which no pair of
+theirs makes nodes. All workers of streams have the same.
+*/}}
+{{- define "headrace.nodeRoles" -}}broker,controller,coordinator,admin{{- end -}}
+
+{{- define "headrace.tlsRoles" -}}
+{{- include "headrace.nodeRoles" . }}{{ if .Values.connect.enabled }},connect{{ end }}{{ if .Values.streamsApps }},streams{{ end -}}
+{{- end -}}
+
+{{/* The keys of tls.existing that are given together, sorted, with commas: an etcd of yours has its own. */}}
 {{- define "headrace.existingKeys" -}}
-{{- $keys := list "admin" "broker" "ca" "controller" "coordinator" -}}
+{{- $keys := append (splitList "," (include "headrace.tlsRoles" .)) "ca" -}}
 {{- if not .Values.etcd.external.endpoints }}{{ $keys = concat $keys (list "etcd" "etcdClient") }}{{ end -}}
-{{- join "," $keys -}}
+{{- $keys | sortAlpha | join "," -}}
+{{- end -}}
+
+{{/* Those that are given, sorted, with commas; but of workers that there are not. */}}
+{{- define "headrace.existingGiven" -}}
+{{- $given := list -}}
+{{- range $key, $name := .Values.tls.existing }}{{ if $name }}{{ $given = append $given $key }}{{ end }}{{ end -}}
+{{- if not .Values.connect.enabled }}{{ $given = without $given "connect" }}{{ end -}}
+{{- if not .Values.streamsApps }}{{ $given = without $given "streams" }}{{ end -}}
+{{- $given | sortAlpha | join "," -}}
+{{- end -}}
+
+{{/* Where a worker finds its pair, and what it does with plain text. Takes root and prefix. */}}
+{{- define "headrace.pairEnv" -}}
+{{- if .root.Values.tls.enabled }}
+- name: {{ .prefix }}_CERT
+  value: /etc/headrace/pair/tls.crt
+- name: {{ .prefix }}_KEY
+  value: /etc/headrace/pair/tls.key
+- name: {{ .prefix }}_CA
+  value: /etc/headrace/pair/ca.crt
+- name: {{ .prefix }}_MODE
+  value: {{ .root.Values.tls.mode }}
+{{- end }}
+{{- end -}}
+
+{{/* By which REST of Connect workers is asked; not yet by TLS where some may be without it. */}}
+{{- define "headrace.connectScheme" -}}
+{{- ternary "https" "http" (and .Values.tls.enabled (ne .Values.tls.mode "allow")) -}}
 {{- end -}}
 
 {{/* With TLS: what clients trust, as a volume tls and where it is in a pod. Services have it beside their certificate. */}}

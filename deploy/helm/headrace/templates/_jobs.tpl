@@ -1,7 +1,7 @@
 {{/*
 The pod of a job of ours. Takes root, component (job, client and users, which are clients; backup, node-token or certificates), service
-(whose image), command, mounts, volumes, account if it asks the API server, asks if it asks the cluster: it shows the
-administrator's key then; and lasts if it is no job.
+(whose image), command, mounts, volumes, account if it asks the API server, asks if it asks the cluster: it shows
+the administrator's key then, or that in the Secret own; and lasts if it is no job.
 */}}
 {{- define "headrace.jobPod" -}}
 metadata:
@@ -14,7 +14,7 @@ spec:
 {{- define "headrace.jobSpec" -}}
 {{- $key := dict -}}
 {{- $client := has .component (list "job" "client" "users") -}}
-{{- if .asks }}{{ $key = fromYaml (include "headrace.apiKey" (dict "root" .root)) }}{{ end -}}
+{{- if .asks }}{{ $key = fromYaml (include "headrace.apiKey" (dict "root" .root "own" .own)) }}{{ end -}}
 restartPolicy: {{ ternary "Always" "Never" (not (empty .lasts)) }}
 {{- if .lasts }}
 terminationGracePeriodSeconds: 1

@@ -205,6 +205,11 @@ spec:
               mountPath: /etc/headrace/tls
               readOnly: true
             {{- end }}
+            {{- if and $root.Values.tls.enabled .of.pair }}
+            - name: pair
+              mountPath: /etc/headrace/pair
+              readOnly: true
+            {{- end }}
             {{- with $claim }}
             - name: data
               mountPath: {{ .mountPath }}
@@ -231,6 +236,12 @@ spec:
             defaultMode: 288  # 0440, of the pod's group
         {{- else if .of.cluster }}
         {{- include "headrace.caVolume" $root | nindent 8 }}
+        {{- end }}
+        {{- with .of.pair }}
+        - name: pair
+          secret:
+            secretName: {{ include "headrace.tlsSecret" (dict "root" $root "role" .) }}
+            defaultMode: 288  # 0440, of the pod's group
         {{- end }}
         {{- end }}
         {{- if and $audit (not $claim) }}
