@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.deploy.manifests import Manifest, Pod, component_of, lasting, name_of, of_kind, pod_of, pods
+from tests.deploy.manifests import SERVICES, Manifest, Pod, component_of, lasting, name_of, of_kind, pod_of, pods
 
 from headrace_cli.user_secrets import parse_arguments
 
@@ -79,7 +79,8 @@ def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
                 if rule != {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}:
                     yield f"{name_of(manifest)}: who makes a Secret needs no such rights"
             elif component == "certificates":
-                if rule not in _of_certificates(manifest["metadata"]["name"].partition("-certificates")[0]):
+                release = manifest["metadata"]["name"].partition("-certificates")[0]
+                if rule not in _of_certificates(release, _having_pairs(manifests)):
                     yield f"{name_of(manifest)}: who keeps certificates needs no such rights"
             elif component == "users":
                 if rule not in _of_users(manifests):
@@ -138,13 +139,20 @@ _OF_WORKERS = {
     "resources": ["sparkapplications"],
     "verbs": ["create", "get", "list", "delete"],
 }
-_ROLES = ("broker", "controller", "coordinator", "admin")
+_WORKERS = ("connect", "streams")
+_ROLES = (*SERVICES, *_WORKERS)
 _OF_ETCD = ("etcd-ca", "etcd-tls", "etcd-client-tls")
 
 
-def _of_certificates(release: str) -> list[dict[str, Any]]:
+def _having_pairs(manifests: Sequence[Manifest]) -> list[str]:
+    """Nodes, and the kinds of workers that there are."""
+    there = {pod.component for pod in lasting(manifests)}
+    return [*SERVICES, *(kind for kind in _WORKERS if kind in there)]
+
+
+def _of_certificates(release: str, roles: Sequence[str]) -> list[dict[str, Any]]:
     """``release``: what the names of its objects start with."""
-    secrets = [f"{release}-ca", *(f"{release}-{role}-tls" for role in _ROLES)]
+    secrets = [f"{release}-ca", *(f"{release}-{role}-tls" for role in roles)]
     looks = {"apiGroups": [""], "verbs": ["get", "update"]}
     return [
         {"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["create"]},
