@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +46,7 @@ from headrace_streams import App, Stores, Stream, agg, json, session, stores, tu
 from headrace_streams.adapters import grpc_queries
 from headrace_streams.adapters.grpc_queries import open_queries
 from headrace_streams.adapters.memory_store import MemoryStores
+from headrace_streams.config import StreamsConfig
 from headrace_streams.core.state import changelog
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.plan.cut import Assembly
@@ -505,6 +507,16 @@ async def test_the_name_that_is_asked_for_is_not_what_the_worker_says(
         with pytest.raises(NetworkFailed):
             await ask("by-user", "get", "ann")
     assert (running.reads, door.shown) == (0, [])
+
+
+def test_what_the_settings_of_a_worker_say() -> None:
+    files = {f"query_tls_{name}": Path(name) for name in ("cert", "key", "ca")}
+    given = TlsConfig(Path("cert"), Path("key"), Path("ca"))
+    assert StreamsConfig(**files).query_tls == given
+    assert StreamsConfig(**files, query_tls_mode="allow").query_tls == replace(given, mode="allow")
+    assert not StreamsConfig().query_tls.on
+    with pytest.raises(InvalidConfig, match="query_tls_mode"):
+        StreamsConfig(query_tls_mode="maybe")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from headrace_common.core.bounds import check, setting
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import list_options, load_settings
-from headrace_common.runtime.tls_config import TlsMode
+from headrace_common.runtime.tls_config import TlsConfig, TlsMode
 from headrace_streams.core.state.cache import STATE_CACHE_BYTES
 
 ProcessingGuarantee = Literal["exactly_once", "at_least_once"]
@@ -123,6 +123,11 @@ class StreamsConfig:
                 "query_tls_cert, query_tls_key and query_tls_ca are set together: certificate, key, and whom to trust",
             ),
         )
+
+    @property
+    def query_tls(self) -> TlsConfig:
+        """How ``query_listen`` speaks."""
+        return TlsConfig(self.query_tls_cert, self.query_tls_key, self.query_tls_ca, mode=self.query_tls_mode)
 
     @property
     def trusted_ms(self) -> int:

@@ -183,7 +183,6 @@ async def _observed(
     from headrace_common.runtime.service import CannotListen, ServerConfig
     from headrace_common.runtime.service_tls import open_tls
     from headrace_common.runtime.tasks import TaskRunner
-    from headrace_common.runtime.tls_config import TlsConfig
     from headrace_streams.adapters.grpc_queries import open_queries
     from headrace_streams.adapters.otel_figures import publish
 
@@ -195,10 +194,7 @@ async def _observed(
             asked_at = None
             if (listen := _endpoint(config.query_listen)) is not None:
                 tasks = await stack.enter_async_context(TaskRunner())
-                files = TlsConfig(
-                    config.query_tls_cert, config.query_tls_key, config.query_tls_ca, mode=config.query_tls_mode
-                )
-                tls = await stack.enter_async_context(open_tls(files, None, clock, metrics.meter, tasks))
+                tls = await stack.enter_async_context(open_tls(config.query_tls, None, clock, metrics.meter, tasks))
                 asked_at = await stack.enter_async_context(
                     open_queries(worker.queries, listen, config.advertise_host, let_in, tls)
                 )
