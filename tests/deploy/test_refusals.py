@@ -218,7 +218,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"tls": {"certManager": {"issuerRef": {"name": "ca"}}, "existing": {"ca": "ours", "broker": "b"}}},
         "tls.existing: cert-manager makes the certificates, by tls.certManager.issuerRef, and broker is there too",
     ),
-    (nested("audit/storage/size", "1Gi"), "audit.storage: nothing is kept there without topic or file in audit.to"),
+    (
+        {"audit": {"to": ["stdout"], "storage": {"size": "1Gi"}}},
+        "audit.storage: nothing is kept there without topic or file in audit.to",
+    ),
     (nested("audit/to", ["topics"]), "audit.to.0"),
     (nested("users", [{"name": "a"}, {"name": "a"}]), "users: a is there twice"),
     (nested("users", [{"name": "a"}]) | nested("security/mode", "open"), "users: nobody asks for keys"),
