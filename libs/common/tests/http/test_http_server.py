@@ -91,7 +91,7 @@ class Served:
         """From an address of this machine; by TLS with a ``context``."""
         at = self.server.endpoint
         reader, writer = await asyncio.open_connection(at.host, at.port, local_addr=(source, 0), ssl=context)
-        self.stack.callback(writer.transport.abort)
+        self.stack.callback(lambda: writer.transport.abort())  # with the writer: it would close with it
         writer.write(sent)
         await writer.drain()
         return reader, writer
@@ -427,6 +427,9 @@ async def test_connections_of_both_count(both: ServiceTls) -> None:
         kept = [await served.connect(WHOLE) for _ in range(2)]
         for reader, _ in kept:
             assert await status(reader) == 200
+        for reader, writer in kept:
+            writer.write(WHOLE)
+            assert await status(reader) == 200, "two are not more than two"
         await served.connect()
         async with asyncio.timeout(20):
             assert await kept[0][0].read() == b"", "the oldest gave way"

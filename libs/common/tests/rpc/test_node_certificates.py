@@ -209,3 +209,26 @@ async def test_where_clients_come_nobody_is_a_node_in_plain_text_either(moving: 
 async def test_claims_are_held_to_who_calls_on_both(moving: Cluster) -> None:
     assert moving.gate.closed
     assert not NodeGate(Fixed(demanded=False), trust_domain="headrace", also_plain=True).closed
+
+
+class Called:
+    """A call, as far as a gate looks at it."""
+
+    def __init__(self, transport: bytes, *metadata: tuple[str, str]) -> None:
+        self._transport, self._metadata = transport, metadata
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"transport_security_type": [self._transport]}
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._metadata
+
+
+def test_who_calls_is_told_by_what_its_connection_is() -> None:
+    gate: Any = NodeGate(Fixed(), trust_domain="headrace", also_plain=True)
+    shown = (NODE_KEY, "broker-0"), (TOKEN_KEY, "secret")
+    assert gate.caller(Called(b"insecure", *shown)) == ONE
+    assert gate.caller(Called(b"ssl", *shown)) is None
+    assert gate.is_plain(Called(b"insecure"))
+    assert not gate.is_plain(Called(b"ssl"))
+    assert not NodeGate(Fixed()).is_plain(Called(b"insecure")), "a process without TLS has nothing else"  # type: ignore[arg-type]

@@ -264,6 +264,16 @@ async def test_where_it_is_not_closed_they_are_anonymous(world: World, mode: Mod
     assert [one.wrong for one in seen.strangers] == ["authorization" in dict(metadata)] * (mode is Mode.PERMISSIVE)
 
 
+@pytest.mark.parametrize("mode", [Mode.OPEN, Mode.PERMISSIVE])
+async def test_who_comes_in_plain_text_to_who_speaks_tls_too_is_seen(world: World, mode: Mode) -> None:
+    world.mode = mode
+    world.told()
+    world.access.nodes._also_plain = True  # as of a process with certificates, while its cluster is moved to TLS
+    assert await world.call("Metadata", bearer(KEY_TEXT)) is None
+    seen = world.access.control.report().strangers
+    assert [(one.wrong, one.plain) for one in seen] == [(False, True)] * (mode is Mode.PERMISSIVE)
+
+
 async def test_who_has_heard_no_controller_for_long_lets_nobody_in_anew(world: World) -> None:
     access, heard = world.access, world.clock.monotonic_ms()
     access.heard_ms = lambda: heard
