@@ -150,6 +150,7 @@ def test_of_the_topic_it_is_known_whether_events_were_deleted(first: int, at: in
             position=lambda some: at,
         )
 
-    source = Source(SimpleNamespace(consumer=consumer), None)  # type: ignore[arg-type]
+    session: Any = SimpleNamespace(consumer=consumer)
+    source = Source(session, None)
     assert list(source.read(Since(7))) == []
     assert (asked, source.lacks(7)) == ([[one], 7], lacks)

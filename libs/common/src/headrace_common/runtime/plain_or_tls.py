@@ -13,7 +13,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
@@ -130,7 +130,7 @@ class _Side(asyncio.Protocol):
         self._begin = begin
         self._opened: set[_Side] = set() if opened is None else opened
         self._connections_max = connections_max
-        self._transport: asyncio.Transport | None = None
+        self._transport: Any = None  # uvloop's transports are no subclass of asyncio's
         self._other: _Side | None = None
         self._early = bytearray()
         self._ended = False
@@ -140,9 +140,7 @@ class _Side(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]  # uvloop's are no subclass
-        assert self._transport is not None
+        self._transport = transport
         self._transport.set_write_buffer_limits(high=_BUFFER_BYTES_MAX)
         if self._begin is None:
             return
