@@ -122,8 +122,8 @@ def _speaking(config: uvicorn.Config, endpoint: Endpoint, tls: ServiceTls | None
     from headrace_common.runtime.tls_contexts import make_server_context, renew_context
 
     context = make_server_context(tls.live.bundle)
-    protocol: Any = config.http
-    config.http = secured(protocol, context, tasks, also_plain=tls.also_plain)  # type: ignore[assignment]  # uvicorn only calls it
+    uvicorns: Any = config  # it only calls what it names a class
+    uvicorns.http = secured(uvicorns.http, context, tasks, also_plain=tls.also_plain)
 
     async def take(bundle: Bundle) -> None:
         renew_context(context, bundle)
