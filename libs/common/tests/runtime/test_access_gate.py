@@ -60,6 +60,7 @@ TABLE: AccessTable = {
     "Broker/Metadata": ANYBODY,
     "Broker/ListOffsets": on_cluster(Operation.DESCRIBE),
     "Broker/DescribeLogs": NODES,
+    "Broker/Replicate": NODES,
     "Broker/DeleteRecords": on_each(
         Operation.DELETE, ResourceType.TOPIC, lambda request: (str(one.partition) for one in request.partitions)
     ),
@@ -170,6 +171,11 @@ class Servicer(broker_pb2_grpc.BrokerServicer):
     async def WriteTxnMarkers(self, request: Any, context: Any) -> Any:
         self._saw("WriteTxnMarkers")
         return transaction_pb2.WriteTxnMarkersResponse()
+
+    async def Replicate(self, requests: Any, context: Any) -> Any:
+        self._saw("Replicate")
+        async for _ in requests:
+            yield pb.ReplicateResponse()
 
     async def Produce(self, requests: Any, context: Any) -> Any:
         self._saw("Produce")
@@ -470,6 +476,18 @@ class Streams:
 async def streams(world: World) -> AsyncIterator[Streams]:
     async with AsyncExitStack() as stack:
         yield Streams(world, stack)
+
+
+async def test_what_an_admin_node_asks_for_somebody_elsewhere_goes_on_when_others_lose_theirs(
+    world: World, streams: Streams
+) -> None:
+    world.keys.append(key_of(OTHER_TEXT, owner=BOB))
+    world.told()
+    asked_for = (FORWARDED_KEY, KEY_TEXT.encode()), (FORWARDED_HOST_KEY, "10.0.0.7")
+    stream = await streams.open(*node(Role.ADMIN), *asked_for)
+    world.keys.pop()
+    world.told()
+    await streams.goes_on(stream)
 
 
 async def test_streams_end_when_their_key_is_deleted_and_others_go_on(world: World, streams: Streams) -> None:

@@ -3,14 +3,14 @@ Decides who calls a service and whether the call is let in: the interceptor arou
 
 Who shows nothing valid to a closed cluster is refused before anything of the request is read. Else the handler finds
 the rights of its caller in ``current_rights``, and hands them to the engine. Streams are looked at for as long as they
-last: one ends when its credential does.
+last: one ends when its credential does, and one of a node when the certificate of its connection does.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -52,6 +52,7 @@ from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.admission import host_of_peer
 from headrace_common.runtime.auditing import CHANGES, WRITTEN_BY_ENGINES, Auditing, RecordTeller
 from headrace_common.runtime.clock import Clock, Deadline
+from headrace_common.runtime.connection_ends import ConnectionEnds
 
 if TYPE_CHECKING:  # only who asks clients for certificates has what reads them
     from headrace_common.runtime.client_certificates import ClientCertificates
@@ -154,7 +155,6 @@ async def audited(rpc: str, request: Any) -> AsyncIterator[None]:
 @dataclass(slots=True, eq=False)
 class _Stream:
     shown: Shown
-    host: str
     task: asyncio.Task[Any]
     over: HeadraceError | None = None
     """Why it was ended."""
@@ -275,6 +275,10 @@ class Access:
             for stream in self._streams:
                 self.see(stream.shown)
 
+    def connection_ends(self) -> ConnectionEnds:
+        """For a listener to which nodes come with certificates."""
+        return ConnectionEnds(self.nodes, self._clock)
+
     def rights(self, shown: Shown) -> Rights:
         """What who has shown that may, from now on."""
         return Rights(self.control, shown.caller)
@@ -321,7 +325,7 @@ class Access:
         self.auditing.tolerated(caller, _shown.get(), _rpc.get(), asked)
 
     @contextmanager
-    def streaming(self, shown: Shown, host: str) -> Iterator[None]:
+    def streaming(self, shown: Shown) -> Iterator[None]:
         """
         The block lasts at most as long as the credential.
 
@@ -330,7 +334,7 @@ class Access:
         """
         task = asyncio.current_task()
         assert task is not None, "handlers are tasks"
-        stream = _Stream(shown, host, task)
+        stream = _Stream(shown, task)
         self._streams.add(stream)
         self._wake_at_end(stream)
         try:
@@ -393,7 +397,7 @@ class Access:
             if shown.token is not None or shown.session is not None:
                 check_signed(self.view, shown, self._clock.now_ms(), self._verified.signers)
                 return None
-            found = self.authenticate(shown.bearer, stream.host, shown.certificate, anew=False)
+            found = self.authenticate(shown.bearer, shown.caller.host or "", shown.certificate, anew=False)
         except HeadraceError as error:
             return error
         if found.caller != shown.caller:  # it was let in while the cluster was open
@@ -422,6 +426,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
         self._table = table
         self._takes_nodes = takes_nodes
         self._certificates = certificates
+        self._ends = access.connection_ends() if takes_nodes and access.nodes.by_certificates else None
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -468,12 +473,14 @@ class AccessGate(grpc.aio.ServerInterceptor):
             self._access.auditing.failed(error, _bearer(metadata), host, operation, certificate)
 
     def _let_in(self, inner: Handler, streams: bool, operation: str, rule: Rule) -> Handler:
-        access = self._access
+        access, ends = self._access, self._ends
         changes = operation in CHANGES
 
         async def let_in(request: Any, context: Context) -> Any:
+            if ends is not None:
+                ends.check(context)
             try:
-                shown, host = self._shown(context), host_of_peer(peer_of(context))
+                shown = self._shown(context)
             except Unauthenticated as error:
                 metadata = dict(context.invocation_metadata() or ())
                 self._tell_failed(error, metadata, context, operation)
@@ -489,17 +496,25 @@ class AccessGate(grpc.aio.ServerInterceptor):
                     return await inner(request, context)
                 # With it on its way no refusal could be sent: a stream that is ended in its first answer would hang.
                 await context.send_initial_metadata(())
-                with access.streaming(shown, host):
+                with _lasting(ends, context), access.streaming(shown):
                     await send_all(inner(request, context), context)
             return None
 
-        def of_nodes(request: Any, context: Context) -> Any:
+        async def of_nodes(request: Any, context: Context) -> Any:
             """Who is none is refused by the gate for nodes, but in a cluster that has no way to tell."""
+            if ends is not None:
+                ends.check(context)
             if access.view.mode is Mode.CLOSED and self._node(context) is None:
                 error = ClusterAuthorizationFailed(f"{operation} is for nodes of the cluster, and this call shows none")
                 access.auditing.claim_refused(error, None, peer_of(context), operation)
                 raise error
-            return inner(request, context)
+            if not streams:
+                return await inner(request, context)
+            if ends is not None:
+                await context.send_initial_metadata(())  # as above
+            with _lasting(ends, context):
+                await send_all(inner(request, context), context)
+            return None
 
         return of_nodes if rule is NODES else let_in
 
@@ -541,6 +556,10 @@ def check(rule: Rule, request: Any, shown: Shown, rights: Rights) -> None:
             rights.check_any(*wants(request))
         case AsksAnywhere(operation, type):
             rights.check_anywhere(operation, type)
+
+
+def _lasting(ends: ConnectionEnds | None, context: Context) -> AbstractContextManager[None]:
+    return nullcontext() if ends is None else ends.lasting(context)
 
 
 def _bearer(metadata: dict[str, Any]) -> str | None:
