@@ -5,16 +5,21 @@ away, whereupon what they have open ends.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from headrace import AdminClient, Consumer, Producer, access
+from headrace._credentials import Granted
+from headrace._transport.grpc import GrpcTransport
+from headrace._transport.grpc_coordinators import CoordinatorCalls
 from headrace.errors import ClusterAuthorizationFailed, CredentialsRevoked, HeadraceError, Unauthenticated
 from headrace.local_keys import logins_directory
 from headrace_cli.app import app
@@ -82,6 +87,54 @@ def test_who_has_the_password_writes_and_reads_at_all_brokers(cluster: LocalClus
     ) as consumer:
         values = [record.value for record in consumer.read_to_end()]
     assert sorted(values) == [b"%d" % n for n in range(10)]
+
+
+def test_who_writes_and_reads_for_longer_than_a_session_lasts_hears_nothing_of_it(
+    cluster: LocalCluster, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member of a group, and a producer with transactions: no stream of theirs is ended by a node for its time."""
+    life_s, cut = 4.0, list[HeadraceError]()
+
+    async def log_in(*_: Any) -> Granted:
+        lifetime = timedelta(seconds=life_s)
+        made = await asyncio.to_thread(admin.create_key, "User:alice", lifetime=lifetime)
+        return Granted(made.key, int(life_s * 1_000 / 3))
+
+    def watched(self: CoordinatorCalls) -> Callable[[HeadraceError], bool]:
+        is_final = refusals(self)
+
+        def look(error: HeadraceError) -> bool:
+            if isinstance(error, Unauthenticated):
+                cut.append(error)
+            return is_final(error)
+
+        return look
+
+    refusals = CoordinatorCalls._refusals
+    monkeypatch.setattr(GrpcTransport, "_log_in", log_in)
+    monkeypatch.setattr(GrpcTransport, "_refusals", watched)
+    shown = {"bootstrap_servers": cluster.bootstrap_servers, "username": "alice", "password": GOOD}
+    sent, read = 0, list[bytes | None]()
+    with (
+        Producer(transactional_id="orders-writer", **shown) as producer,
+        Consumer(
+            "orders", group_id="long", auto_offset_reset="latest", isolation_level="read_committed", **shown
+        ) as consumer,
+    ):
+        while not consumer.assignment():
+            consumer.poll(100)
+        [consumer.position(tp) for tp in consumer.assignment()]
+        until = time.monotonic() + life_s + 0.5
+        while time.monotonic() < until:
+            with producer.transaction():
+                producer.send("orders", b"%d" % sent, partition=0)
+            sent += 1
+            read += [record.value for record in consumer.poll(200)]
+            consumer.commit()
+        while len(read) < sent:
+            read += [record.value for record in consumer.poll(20_000)]
+    assert read == [b"%d" % number for number in range(sent)]
+    assert not cut
 
 
 def test_a_wrong_password_and_a_stranger_are_told_the_same(cluster: LocalCluster) -> None:

@@ -48,6 +48,7 @@ class Node(transaction_pb2_grpc.TransactionCoordinatorServicer):
     def End(self, requests: Any, context: Any) -> Any:
         del requests
         self.streams += 1
+        self._changed.set()
         return answer_stream(context, self.draining, self._end, pb.EndResponse, lambda: self.check())
 
     async def _end(self, request: pb.EndTxnRequest) -> pb.EndTxnResponse:
@@ -89,6 +90,11 @@ class World:
         answer = await self.streams.ask(self.at, request, timeout_ms)
         raise_error(answer)
         return int(answer.answer.producer_id)
+
+    @property
+    def stream(self) -> Any:
+        """The one that was asked over."""
+        return self.streams._streams[self.at]
 
     def ending(self, name: str, number: int = 1, timeout_ms: float = PATIENT_MS) -> asyncio.Task[int]:
         return asyncio.ensure_future(self.end(name, number, timeout_ms))
@@ -258,3 +264,64 @@ async def test_nobody_is_there() -> None:
         with pytest.raises(NetworkFailed) as caught:
             await world.end("now")
         assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
+
+
+# --- another call for what comes next -----------------------------------------------------------------------------
+
+
+async def test_a_stream_that_is_renewed_loses_nothing_and_keeps_the_order(world: World) -> None:
+    slow = world.ending("slow", 1)
+    await world.node.until(lambda: world.node.asked == ["slow"])
+    world.stream.renew()
+    later = [world.ending("now", number) for number in range(2, 5)]
+    await world.node.until(lambda: world.node.streams == 2)  # it is open before the other has ended
+    await asyncio.sleep(0.05)
+    assert world.node.asked == ["slow"], "what was asked first is not overtaken"
+    world.node.say("slow")
+    assert await asyncio.gather(slow, *later) == [1, 2, 3, 4]
+    assert world.node.streams == 2
+
+
+async def test_a_stream_with_nothing_under_way_is_renewed_by_its_next_request(world: World) -> None:
+    assert await world.end("now", 1) == 1
+    world.stream.renew()
+    world.stream.renew()
+    assert await world.end("now", 2) == 2
+    assert world.node.streams == 2
+
+
+async def test_what_waits_behind_a_call_that_breaks_breaks_with_it(world: World) -> None:
+    slow = world.ending("slow")
+    await world.node.until(lambda: world.node.asked == ["slow"])
+    live = world.stream._live
+    world.stream.renew()
+    later = world.ending("now")
+    await world.node.until(lambda: world.node.streams == 2)
+    live.end(NetworkFailed("cut"))
+    with pytest.raises(NetworkFailed, match="cut"):
+        await slow
+    with pytest.raises(NetworkFailed, match="was not sent"):
+        await later
+    assert await world.end("now", 3) == 3
+
+
+async def test_a_stream_that_was_renewed_again_and_again_ends_as_one(world: World) -> None:
+    asked = []
+    for name in ("a", "b", "c"):
+        asked.append(world.ending(name))
+        await world.node.until(lambda: world.node.streams == len(asked))
+        world.stream.renew()
+    world.streams.drop(world.at)
+    for each in asked:
+        with pytest.raises(NetworkFailed, match="closed"):
+            await each
+
+
+async def test_a_node_that_does_not_end_a_call_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "ENDING_MS", 50.0)
+    assert await world.end("now", 1) == 1
+    live = world.stream._live
+    monkeypatch.setattr(live._call, "done_writing", lambda: asyncio.sleep(0))  # it never hears of it
+    world.stream.renew()
+    assert await world.end("now", 2) == 2
+    assert live.failure is not None

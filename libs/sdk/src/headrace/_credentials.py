@@ -50,6 +50,11 @@ _REFUSED_AGAIN_MS: Final = 60_000.0
 """Who is refused with a new token too gains nothing by the next one."""
 _RENEWED_AFTER: Final = 0.8
 """Of a session's life."""
+_TRIES_LEFT: Final = 20
+"""How often a session is tried to be renewed, where that fails, until it is over."""
+LOOK_MS: Final = 10_000.0
+"""How often a file is looked at while nobody calls, and streams are open that were begun with what was in it."""
+_LOOK_MS_MIN: Final = 50.0
 
 _log = logging.getLogger("headrace")
 
@@ -73,11 +78,21 @@ class Granted:
         self.token = token
         self._due = Deadline(lifetime_ms * _RENEWED_AFTER)
         self._end = Deadline(lifetime_ms)
+        self._pause_ms = min(_RENEW_AGAIN_MS, lifetime_ms * (1 - _RENEWED_AFTER) / _TRIES_LEFT)
 
     @property
     def is_due(self) -> bool:
         """Whether it is time for another one."""
-        return self._due.left_ms <= 0
+        return self.due_ms <= 0
+
+    @property
+    def due_ms(self) -> float:
+        """How long until then."""
+        return self._due.left_ms
+
+    def put_off(self) -> None:
+        """Another one could not be had: it is due again in a while."""
+        self._due = Deadline(self._pause_ms)
 
     @property
     def is_over(self) -> bool:
@@ -134,6 +149,18 @@ class Credentials:
         self._look_again()
         return self.number != number
 
+    def look_ms(self) -> float | None:
+        """In how many ms ``keep`` is to be called while streams are open; None: there will be nothing else to show."""
+        return None
+
+    async def keep(self, log_in: LogIn) -> None:
+        """
+        Have another one to show where it is time for that, or somebody has put it there: it has another ``number``.
+
+        Raises:
+            HeadraceError: what there is is over, and no other could be had.
+        """
+
     def _key_for(self, target: str) -> Secret | None:
         raise NotImplementedError
 
@@ -178,6 +205,12 @@ class KeyFile(Credentials):
 
     def _look_again(self) -> None:
         self._read_again()
+
+    def look_ms(self) -> float | None:
+        return LOOK_MS
+
+    async def keep(self, log_in: LogIn) -> None:
+        self._key_for("")
 
     def _read_again(self) -> None:
         self._seen = _stamp(self._file)
@@ -261,11 +294,19 @@ class PasswordLogin(Credentials):
             granted = await asyncio.shield(task)
         except HeadraceError:
             if session is not None and not session.is_over:
+                session.put_off()
                 return  # it is good for some time yet
             raise
         if granted is not self._session:
             self._session = granted
             self.number += 1
+
+    def look_ms(self) -> float | None:
+        return LOOK_MS if self._session is None else max(_LOOK_MS_MIN, self._session.due_ms)
+
+    async def keep(self, log_in: LogIn) -> None:
+        if self._session is not None:  # one that was refused is the next call's to replace
+            await self.ready(log_in)
 
     def _look_again(self) -> None:
         """What was shown was refused: log in anew."""
@@ -372,6 +413,16 @@ class LoginKey(KeyFile):
         self._wanted, self._failure = False, None
         self._read_again()
 
+    def look_ms(self) -> float | None:
+        issued, now_ms = self._issued, _now_ms()
+        if issued is None or issued.is_due(now_ms):
+            return LOOK_MS  # or it could not be had
+        return max(_LOOK_MS_MIN, min(LOOK_MS, issued.renew_ms - now_ms))
+
+    async def keep(self, log_in: LogIn) -> None:
+        if not self._wanted:  # what was refused is the next call's to replace
+            await self.ready(log_in)
+
     def _read_again(self) -> None:
         before = self.number
         super()._read_again()
@@ -420,6 +471,12 @@ class CertificateShown(Credentials):
     def _key_for(self, target: str) -> Secret | None:
         self._look_again()
         return None
+
+    def look_ms(self) -> float | None:
+        return LOOK_MS
+
+    async def keep(self, log_in: LogIn) -> None:
+        self._look_again()
 
     def _look_again(self) -> None:
         now = self._stamps()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from libs.common.tests.kit.provider import CLIENT, Provider, serving
 
-from headrace._credentials import LoginKey, credential_place, credentials_for
+from headrace._credentials import LOOK_MS, LoginKey, credential_place, credentials_for
 from headrace._renewing import Issued, issue, read_issued, renew, write_issued
 from headrace._sign_on import LEEWAY_MS, SignOn, read_tokens
 from headrace.finding import ClusterAddress
@@ -99,6 +99,22 @@ async def test_a_token_is_renewed_in_time_and_once_for_all_calls(tmp_path: Path,
     assert renewed is not None
     assert renewed.tokens.refresh != login.tokens.refresh, "each is good once"
     assert not renewed.is_due(SystemClock().now_ms())
+
+
+async def test_while_streams_are_open_it_is_renewed_as_soon_as_it_is_due(tmp_path: Path, provider: Provider) -> None:
+    login = login_of(provider)
+    credentials = LoginKey(written(tmp_path, login), tls=False)
+    assert credentials.look_ms() == LOOK_MS, "the file may become another before"
+    due = replace(login, renew_ms=SystemClock().now_ms() + 200)
+    written(tmp_path, due)
+    await credentials.keep(log_in)
+    wait_ms = credentials.look_ms()
+    assert wait_ms is not None
+    assert wait_ms <= 200
+    written(tmp_path, replace(due, renew_ms=SystemClock().now_ms()))
+    await credentials.keep(log_in)
+    assert provider.asked.count("refresh_token") == 1
+    assert shown(credentials) != login.tokens.bearer.reveal()
 
 
 async def test_a_provider_that_is_away_matters_once_the_token_is_over(tmp_path: Path, provider: Provider) -> None:

@@ -60,17 +60,27 @@ def _operations() -> list[str]:
     return [f"{service.name}/{method.name}" for service in services for method in service.methods]
 
 
+class _CountingAccess(Access):
+    """Counts the streams that it has ended."""
+
+    cut = 0
+
+    def _end_if_over(self, stream: Any) -> None:
+        super()._end_if_over(stream)
+        self.cut += stream.over is not None
+
+
 class Door:
     """Who is let in; changes hold at once. Closed from the beginning; nobody has a key, and alice may everything."""
 
-    def __init__(self) -> None:
-        self.clock = FakeClock()
+    def __init__(self, clock: Any = None) -> None:
+        self.clock = clock or FakeClock()
         self._last = EMPTY_IMAGE
         self._rows: dict[str, bytes] = {
             STATE: write_state(Mode.CLOSED, 1),
             CONFIGURED: write_configured(Configured(frozenset({ALICE, ALICE_BY_TOKEN}))),
         }
-        self._access = Access(self._image, NodeGate(), self.clock)
+        self._access = _CountingAccess(self._image, NodeGate(), self.clock)
         self.gate = AccessGate(self._access, dict.fromkeys(_operations(), ANYBODY), takes_nodes=False)
 
     def _image(self) -> ClusterImage:
@@ -79,12 +89,18 @@ class Door:
             self._last = replace(EMPTY_IMAGE, revision=len(self._rows), access=rows)
         return self._last
 
-    def make_key(self) -> str:
-        """Another key, of alice."""
+    @property
+    def cut(self) -> int:
+        """How many streams were ended because what they were begun with was over, or was taken back."""
+        return self._access.cut
+
+    def make_key(self, life_ms: float | None = None) -> str:
+        """Another key, of alice; for so long from now on. None: for ever."""
         number = next(_numbers)
         text = format_key(number.to_bytes(ID_BYTES, "big"), number.to_bytes(SECRET_BYTES, "big"))
         id, secret = parse_key(text)
-        row, value = write_key(ApiKey(id, ALICE, digest_of(secret), created_ms=0))
+        expires_ms = None if life_ms is None else int(self.clock.now_ms() + life_ms)
+        row, value = write_key(ApiKey(id, ALICE, digest_of(secret), created_ms=0, expires_ms=expires_ms))
         self._rows[row] = value
         self._access.look()
         return text

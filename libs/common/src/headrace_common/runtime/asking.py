@@ -24,6 +24,8 @@ from headrace_common.runtime.clock import call_later_ms
 
 UNANSWERED_MAX: Final = 10_000
 """Requests that may wait for answers on one stream."""
+ENDING_MS: Final = 1_000.0
+"""How long the other side may take to end a call on which all was answered and nothing more comes."""
 
 
 class Numbered(Protocol):
@@ -64,6 +66,14 @@ class Asking(Generic[Q, A]):
         is_final: Callable[[HeadraceError], bool] = lambda error: False,
     ) -> None:
         self.failure: HeadraceError | None = None
+        self.retired = False
+        """It is given no more requests."""
+        self.before: Asking[Q, A] | None = None
+        """The retired one that this one goes on for, until that has ended."""
+        self._over = asyncio.Event()
+        self._lost = False
+        """It ended while requests waited for their answers."""
+        self._ending: asyncio.TimerHandle | None = None
         self._call = call
         self._where = where
         self._strict = strict
@@ -95,10 +105,24 @@ class Asking(Generic[Q, A]):
         self._filled.set()
         return future
 
+    def follow(self, before: Asking[Q, A]) -> None:
+        """
+        Write nothing before ``before``, which is retired, has ended: what was asked first is carried out first. Where
+        that breaks, this one does too, as if it were the same.
+        """
+        self.before = before
+
+    def retire(self) -> None:
+        """Take no more requests; the call ends when those that there are have been answered."""
+        self.retired = True
+        self._filled.set()
+
     async def _write(self) -> None:
         queue, filled = self._queue, self._filled
         try:
             with CallTo(self._where):
+                if self.before is not None:
+                    await self._wait_for(self.before)
                 while True:
                     while queue:
                         request, answered = queue.popleft()
@@ -106,10 +130,23 @@ class Asking(Generic[Q, A]):
                         if not answered:
                             self._take(request.correlation_id, None)
                         del request
+                    if self.retired and not self._pending:
+                        late = NetworkFailed(f"{self._where} did not end the stream")
+                        self._ending = call_later_ms(ENDING_MS, self.end, late)
+                        await self._call.done_writing()
+                        return
                     filled.clear()
                     await filled.wait()
         except HeadraceError:
             return  # the reader learns why
+
+    async def _wait_for(self, before: Asking[Q, A]) -> None:
+        await before._over.wait()
+        self.before = None
+        if before._lost:
+            error = NetworkFailed(f"{before.failure}; what was asked behind that was not sent")
+            self.end(error)
+            raise error
 
     async def _read(self) -> None:
         end = library().aio.EOF
@@ -133,12 +170,16 @@ class Asking(Generic[Q, A]):
         timer.cancel()
         if not future.done():
             future.set_result(answer)
+        if self.retired:
+            self._filled.set()
 
     def _expire(self, number: int, heard: int, timeout_ms: float) -> None:
         """Who answers others meanwhile only needs long for this one; who is silent is entrusted with nothing more."""
         future, _ = self._pending.pop(number)
         if not future.done():
             future.set_exception(RequestTimedOut(f"{self._where} did not answer within {timeout_ms:g} ms"))
+        if self.retired:
+            self._filled.set()
         if self._strict or heard == self._heard:
             self.end(NetworkFailed(f"{self._where} did not answer within {timeout_ms:g} ms; the outcome is unknown"))
 
@@ -147,6 +188,10 @@ class Asking(Generic[Q, A]):
         if self.failure is not None:
             return
         self.failure = error
+        self._lost = bool(self._pending)
+        self._over.set()
+        if self._ending is not None:
+            self._ending.cancel()
         for future, timer in self._pending.values():
             timer.cancel()
             if not future.done():
@@ -179,21 +224,35 @@ class AskingStream(Generic[Q, A]):
             HeadraceError: what the call ended with, where that is final.
         """
         live = self._live
-        if live is None or live.failure is not None:
+        if live is None or live.failure is not None or live.retired:
             try:
                 if self._closed:
                     raise NetworkFailed("the stream is closed")
-                live = self._live = self._open_call()
+                opened = self._open_call()
+                if live is not None and live.failure is None:
+                    opened.follow(live)
+                live = self._live = opened
             except HeadraceError as error:
                 future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
                 future.set_exception(error)
                 return future
         return live.ask(request, timeout_ms, answered=answered)
 
+    def renew(self) -> None:
+        """
+        Have the next request open another call, with nothing lost and in the same order: what is under way is answered
+        on the one there is, and what comes meanwhile is written behind that.
+        """
+        if self._live is not None:
+            self._live.retire()
+
     def end(self, error: HeadraceError) -> None:
         """Break the call there is, so that what is under way fails with ``error``; the next request opens another."""
-        if self._live is not None:
-            self._live.end(error)
+        call = self._live
+        while call is not None:
+            before = call.before
+            call.end(error)
+            call = before
 
     def close(self) -> None:
         """End for good; what is under way fails with ``NetworkFailed``."""

@@ -13,11 +13,12 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from weakref import WeakSet
 
 from headrace._core import phases
 from headrace._core.remedies import is_refusal
@@ -26,6 +27,7 @@ from headrace._descriptors import need_descriptors, needing_descriptors
 from headrace._logging_in import log_in
 from headrace._runtime import Tasks, connected
 from headrace._transport.grpc_coordinators import CoordinatorCalls
+from headrace._transport.moving import Movable, Moving
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import ClientClosed, ClusterUnreachable
 from headrace.finding import ClusterAddress
@@ -193,6 +195,8 @@ class GrpcTransport(CoordinatorCalls):
         """What the one this is a sibling of has learned meanwhile, on its own thread."""
         self._hearers: list[deque[pb.MetadataResponse]] = []
         self._tasks = Tasks()
+        self._memberships = WeakSet()
+        self._moving = Moving(self._credentials, self._log_in, self._streams, self._tasks)
         self._watched = False
         self._closed = False
 
@@ -400,6 +404,7 @@ class GrpcTransport(CoordinatorCalls):
 
             def open_call() -> Asking[pb.ProduceRequest, pb.ProduceResponse]:
                 refused = self._refusals()
+                self._moving.begin()
                 call = self._broker(broker).Produce(metadata=self._named_as_client())
                 return Asking(call, self._name(broker), self._tasks, strict=True, is_final=refused)
 
@@ -412,11 +417,20 @@ class GrpcTransport(CoordinatorCalls):
 
             def open_call() -> Asking[pb.FetchRequest, pb.FetchResponse]:
                 refused = self._refusals()
+                self._moving.begin()
                 call = self._broker(broker).Fetch(metadata=self._named_as_client())
                 return Asking(call, self._name(broker), self._tasks, strict=True, is_final=refused)
 
             stream = self._fetch[broker] = GrpcFetchStream(open_call)
         return stream
+
+    def _streams(self) -> Iterator[Movable]:
+        """All that are open, or were."""
+        yield from self._produce.values()
+        yield from self._fetch.values()
+        yield from self._memberships
+        if self._ends is not None:
+            yield self._ends[1]
 
     def _named_as_client(self) -> Metadata:
         return ((CLIENT_ID_KEY, self._client_id.encode()),) if self._client_id else ()

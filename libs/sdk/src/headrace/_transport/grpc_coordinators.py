@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakSet
 
 from grpc import aio
 
 from headrace._core.remedies import is_refusal
 from headrace._credentials import Credentials, Granted
 from headrace._runtime import Tasks
+from headrace._transport.moving import Moving
 from headrace._transport.port import Coordinator, CoordinatorCall
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import HeadraceError, NetworkFailed, TlsFailed, Unauthenticated, error_for
@@ -74,8 +76,10 @@ class GrpcMembershipStream:
                 answer: Any = await self._call.read()
             if isinstance(answer, pb.MembershipResponse):
                 return answer
-            self._failure = NetworkFailed(f"{self._where} ended the stream")
+            self._failure = self._failure or NetworkFailed(f"{self._where} ended the stream")
         except HeadraceError as error:
+            if self._failure is not None:
+                raise self._failure from error
             renewed = not self._is_final(error) and is_refusal(error)
             self._failure = NetworkFailed(f"{self._where}: {error}") if renewed else error
         self._call.cancel()
@@ -96,6 +100,12 @@ class GrpcMembershipStream:
         except HeadraceError:
             return  # whoever reads learns why
 
+    def renew(self) -> None:
+        """The stream breaks, for its member: who opens another one at once and says who it is has lost nothing."""
+        self._failure = self._failure or NetworkFailed(f"the stream to {self._where} is begun anew by this client")
+        self._call.cancel()
+        self._writer.cancel()
+
     async def close(self) -> None:
         """End the stream; what was sent before leaves first."""
         if self._closing:
@@ -115,6 +125,8 @@ class CoordinatorCalls(ABC):
     _credentials: Credentials
     _tasks: Tasks
     _nodes: Whereabouts
+    _moving: Moving
+    _memberships: WeakSet[GrpcMembershipStream]
     _stub_of: tuple[aio.Channel, TransactionCoordinatorAsyncStub] | None = None
     """The one used last: making a stub costs more than a call's share of it."""
     _ends: tuple[str, EndStream] | None = None
@@ -200,8 +212,11 @@ class CoordinatorCalls(ABC):
         """A new stream of one member."""
         with CallTo(coordinator):
             refused = self._refusals()
+            self._moving.begin()
             call = self._coordinator(coordinator).Membership()
-            return GrpcMembershipStream(call, str(coordinator), self._tasks, refused)
+            stream = GrpcMembershipStream(call, str(coordinator), self._tasks, refused)
+        self._memberships.add(stream)
+        return stream
 
     def group_call(
         self, method: Callable[[CoordinatorAsyncStub], Method[Q_contra, A_co]], request: Q_contra
@@ -232,6 +247,7 @@ class CoordinatorCalls(ABC):
             def open_call() -> Asking[transaction_pb2.EndRequest, transaction_pb2.EndResponse]:
                 with CallTo(coordinator):
                     refused = self._refusals()
+                    self._moving.begin()
                     call = self._transactions(coordinator).End()
                     return Asking(call, str(coordinator), self._tasks, strict=True, is_final=refused)
 
