@@ -447,6 +447,7 @@ def test_etcd_answers_by_tls_and_those_alone_who_show_a_certificate() -> None:
     files = {"cert-file": "/tls/tls.crt", "key-file": "/tls/tls.key", "trusted-ca-file": "/tls/ca.crt"}
     assert said["client-transport-security"] == {**files, "client-cert-auth": True}
     assert said["peer-transport-security"] == {**files, "client-cert-auth": True, "skip-client-san-verification": True}
+    assert all("_GCM_" in name for name in said["cipher-suites"])
     assert {name: url for name, url in said.items() if name.endswith("-urls")} == {
         "listen-peer-urls": "https://0.0.0.0:2380",
         "initial-advertise-peer-urls": "https://a:2380",

@@ -12,8 +12,9 @@ import pytest
 from libs.common.tests.kit.authority import Authority
 from libs.common.tests.kit.secure import Secure
 
+from headrace_common.core.ciphers import CIPHERS, OF_ETCD
 from headrace_common.runtime.tls_config import TlsFiles
-from headrace_common.runtime.tls_contexts import CIPHERS, keep_policy, make_server_context
+from headrace_common.runtime.tls_contexts import keep_policy, make_server_context
 
 # Those of 1.2 that a certificate of ECDSA can be used with: a server shows one of these, so RSA's are not agreed on.
 AGREED = {cipher for cipher in CIPHERS if "ECDSA" in cipher}
@@ -63,6 +64,11 @@ async def test_versions_and_ciphers_of_a_server(kind: str, tmp_path: Path) -> No
         newest = await agree(port, files, ssl.TLSVersion.TLSv1_3)
         assert newest is not None
         assert newest.startswith("TLS_")
+
+
+def test_etcd_is_told_the_same() -> None:
+    plain = ("-".join(name.removeprefix("TLS_").replace("_WITH_", "_").split("_")) for name in OF_ETCD)
+    assert [name.replace("AES-", "AES") for name in plain] == list(CIPHERS)
 
 
 def test_a_client_offers_nothing_else() -> None:

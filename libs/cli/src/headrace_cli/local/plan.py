@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from headrace_cli.local.certificate_files import LEAF_LIFE, EtcdFiles, NodeFiles
+from headrace_common.core.ciphers import OF_ETCD
 from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_common.core.errors import InvalidConfig
 
@@ -362,7 +363,7 @@ def _only_with_certificates(files: EtcdFiles) -> tuple[str, ...]:
     return (
         *("--cert-file", cert, "--key-file", key, "--trusted-ca-file", str(files.ca), "--client-cert-auth"),
         *("--peer-cert-file", cert, "--peer-key-file", key, "--peer-trusted-ca-file", str(files.ca)),
-        "--peer-client-cert-auth",
+        *("--peer-client-cert-auth", "--cipher-suites", ",".join(OF_ETCD)),
         # JSON for browsers, answered to any page (its CORS is *); nothing of ours speaks it.
         "--enable-grpc-gateway=false",
     )

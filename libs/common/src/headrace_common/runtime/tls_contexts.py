@@ -14,22 +14,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from headrace_common.core.ciphers import CIPHERS
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.tls_config import TlsFiles
 
 if TYPE_CHECKING:  # reading certificates takes a library that clients do without, and gRPC is loaded slowly
     from headrace_common.rpc.credentials import Pem
     from headrace_common.runtime.tls import Bundle
-
-CIPHERS: Final = (
-    "ECDHE-ECDSA-AES128-GCM-SHA256",
-    "ECDHE-ECDSA-AES256-GCM-SHA384",
-    "ECDHE-RSA-AES128-GCM-SHA256",
-    "ECDHE-RSA-AES256-GCM-SHA384",
-)
-"""Of TLS 1.2; all of 1.3 are of this kind."""
 
 
 def make_server_context(bundle: Bundle) -> ssl.SSLContext:

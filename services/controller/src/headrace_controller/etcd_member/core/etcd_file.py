@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace_common.core.ciphers import OF_ETCD
+
 OWN: Final = frozenset(
     {
         "name",
@@ -27,6 +29,7 @@ OWN: Final = frozenset(
         "discovery",
         "discovery-srv",
         "enable-grpc-gateway",
+        "cipher-suites",
         "client-transport-security",
         "peer-transport-security",
     }
@@ -101,6 +104,7 @@ def settings(
         found["client-transport-security"] = security
         # Its certificate says who a member is, not where it is: DNS knows a pod that is new for 5 to 30 s elsewhere.
         found["peer-transport-security"] = {**security, "skip-client-san-verification": True}
+        found["cipher-suites"] = list(OF_ETCD)
     return {**found, **more}
 
 
