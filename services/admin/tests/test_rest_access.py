@@ -144,6 +144,39 @@ async def test_without_a_valid_credential_a_closed_cluster_tells_nothing(rest: R
     assert {bearer for of in rest.front.behind.whose().values() for bearer in of} == {None}, "for /health/cluster"
 
 
+async def test_what_was_taken_back_gets_nothing_from_any_route(rest: Rest) -> None:
+    """A key that was deleted, one whose owner was blocked, and both of a super user: all counted before."""
+    bosses = frozenset({user("deleted"), user("blocked")})
+    both = [key_of("deleted"), key_of("blocked")]
+    rest.front.told(replace(rows(super_users=bosses), keys=both))
+    for who in ("deleted", "blocked"):
+        assert (await rest.ask(who, "GET /v1/whoami")).json()["super_user"]
+    rest.front.told(replace(rows(super_users=bosses, blocked=frozenset({user("blocked")})), keys=both[1:]))
+    rest.front.behind.asked.clear()
+    for route in (one for one in ROUTES if ROUTES[one] is not NOBODY and one != "POST /v1/login"):
+        for who, code in (("deleted", "SASL_AUTHENTICATION_FAILED"), ("blocked", "CREDENTIALS_REVOKED")):
+            answer = await rest.ask(who, route)
+            assert (answer.status_code, answer.json()["code"]) == (401, code), (route, who)
+    assert rest.front.behind.asked == []
+
+
+async def test_a_key_of_a_super_user_gets_no_more_than_its_scope(rest: Rest) -> None:
+    scoped = replace(key_of("boss"), scope=scope_of([ON_ORDERS]))
+    rest.front.told(replace(rows(super_users=frozenset({user("boss")})), keys=[scoped]))
+    within = [Wants(Op.READ, Of.TOPIC, "orders"), Wants(Op.DESCRIBE, Of.TOPIC, "orders")]
+    refused = 0
+    for route in (one for one in ROUTES if not one.endswith(SLOW)):
+        wants, rule = asked_of(rest, route), wanted(rest, route)
+        if not wants or (any if isinstance(rule, AsksAny) else all)(one in within for one in wants):
+            continue
+        answer = await rest.ask("boss", route, **{"content": b"{"} if route.startswith("P") else {})
+        assert answer.status_code == 403, (route, answer.text)
+        refused += 1
+    assert refused > 30
+    assert rest.front.behind.asked == []
+    assert (await rest.ask("boss", "GET /v1/topics/{topic}")).status_code not in {401, 403}
+
+
 async def test_health_tells_nothing_but_the_state(rest: Rest) -> None:
     health = (await rest.ask("alice", "GET /health/cluster")).json()
     assert health["verdict"].startswith("GET /v1/cluster/status tells more")
