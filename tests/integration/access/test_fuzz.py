@@ -74,10 +74,7 @@ def test_somebody_without_a_credential_gets_nothing_and_harms_nobody(cluster: Lo
     with writing(cluster) as waits:
         attacks: list[Callable[[random.Random], None]] = [
             *(lambda rng, port=port: throw_bytes(port, rng) for port in ports(cluster)),
-            *(
-                lambda rng, node=node, names=names: ask(cluster.process(node).grpc, names, rng)
-                for node, names in OPERATIONS.items()
-            ),
+            *(lambda rng, at=at, names=OPERATIONS[node]: ask(at, names, rng) for node, at in grpc_addresses(cluster)),
             lambda rng: ask_rest(cluster.admin_url, rng),
         ]
         rng, until = random.Random(SEED), time.monotonic() + SECONDS
@@ -106,10 +103,19 @@ def test_somebody_without_a_credential_gets_nothing_and_harms_nobody(cluster: Lo
 
 
 def ports(cluster: LocalCluster) -> list[int]:
-    """Of every process."""
-    addresses = [at for one in cluster.processes for at in (one.grpc, one.http, one.metrics) if at]
-    assert len(addresses) >= 9
-    return [int(at.rpartition(":")[2]) for at in addresses]
+    """Of every process, for other nodes too."""
+    found = [*cluster.state.ports.values()]
+    assert len(found) >= 13
+    return found
+
+
+def grpc_addresses(cluster: LocalCluster) -> list[tuple[str, str]]:
+    """Of every listener of services, with the name of the process."""
+    internal = [(name, cluster.state.ports.get(f"{name}.internal")) for name in OPERATIONS]
+    return [
+        *((name, cluster.process(name).grpc) for name in OPERATIONS),
+        *((name, f"127.0.0.1:{port}") for name, port in internal if port),
+    ]
 
 
 def memory(pid: int) -> int:
