@@ -10,9 +10,15 @@ import pytest
 from libs.common.tests.kit.clock import FakeClock
 from libs.common.tests.kit.issuer import SigningIssuer
 
+from headrace_admin.core.guard import GUARDED, Guard, guard_of
 from headrace_admin.core.status import Behind, State, Status, find_old_issuers, observe
 from headrace_admin.core.verdict import verdict
 from headrace_admin.engine.absences import Absences
+from headrace_common.core.access.api_keys import ApiKey, KeyId
+from headrace_common.core.access.principal import BREAKGLASS
+from headrace_common.core.access.roles import SUPERUSER, Binding
+from headrace_common.core.access.rows import Mode, View
+from headrace_common.core.access.state import Access
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
@@ -345,3 +351,45 @@ def test_nodes_that_changes_of_access_do_not_reach_are_named() -> None:
     assert "start it again" in line
     _, line = verdict(replace(seen(image(THREE, WELL)), behind=behind))
     assert "broker 3 since 2026-09-21T14:14:14.003Z and 2 more: " in line
+
+
+UNTIL_MS = 1_790_000_054_000
+OPENED = [
+    (Guard(Mode.OPEN), "it is open: whoever reaches it may do everything; `headrace access mode permissive` "),
+    (Guard(Mode.PERMISSIVE), "it is permissive: what rules refuse is written down and done; `headrace access report`"),
+    (
+        Guard(breakglass=True, breakglass_until_ms=UNTIL_MS),
+        "break-glass is in use: User:breakglass may do everything until 2026-09-21T14:14:14.000Z; `python -m headrace_",
+    ),
+    (Guard(breakglass=True), "break-glass is in use: User:breakglass may do everything; `python -m headrace_"),
+    (Guard(vouched_full=True), "access_vouched is full: a broker that was broken into can make itself administrator; "),
+]
+
+
+@pytest.mark.parametrize(("guard", "said"), OPENED)
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        (image(THREE, WELL), State.HEALTHY),
+        (image(TWO_AND_ONE_AWAY, WITHOUT_2), State.DEGRADED),
+        (image(TWO_AND_ONE_AWAY, [partition(0, (2,), ())]), State.UNAVAILABLE),
+    ],
+    ids=["healthy", "degraded", "unavailable"],
+)
+def test_what_is_less_guarded_than_it_can_be_is_said_whatever_the_state(
+    found: ClusterImage, state: State, guard: Guard, said: str
+) -> None:
+    became, line = verdict(replace(seen(found), guard=guard))
+    assert became is state, "nobody feels it, so it is no other state"
+    assert line.startswith(f"{state.value}: ")
+    assert f"; {said}" in line
+    assert said not in verdict(seen(found))[1]
+
+
+def test_how_a_cluster_is_guarded_is_in_its_rows() -> None:
+    bound = Access(1, bindings={BREAKGLASS: frozenset({Binding(BREAKGLASS, SUPERUSER)})})
+    ids = [KeyId(letter * 14) for letter in "abc"]
+    keys = {id: ApiKey(id, BREAKGLASS, bytes(32), 1, UNTIL_MS - n) for n, id in enumerate(ids)}
+    assert guard_of(View(Mode.CLOSED)) == GUARDED
+    assert guard_of(View(Mode.CLOSED, bound, keys)) == Guard(breakglass=True, breakglass_until_ms=UNTIL_MS)
+    assert guard_of(View(Mode.PERMISSIVE, vouched_full=True)) == Guard(Mode.PERMISSIVE, vouched_full=True)

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final
 
 from headrace_admin.core.ending import Ending
+from headrace_admin.core.guard import GUARDED, Guard
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.stored import NOTHING_TOLD, Disk, Stored
 from headrace_admin.core.transactions import NOTHING_WAITS, Waiting
@@ -163,6 +164,7 @@ class Status:
     """Nodes whose certificates near their end."""
     behind: tuple[Behind, ...] = ()
     """The longest first."""
+    guard: Guard = GUARDED
 
     @property
     def leading(self) -> frozenset[NodeId]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from headrace_admin.core.ending import describe_ending
+from headrace_admin.core.guard import describe_guard
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.status import Behind, BrokerStatus, OldIssuer, State, Status, Trouble, Unfinished
 from headrace_admin.core.stored import find_full_leaders, not_compacted, short_of_space, stops_consumers
@@ -28,11 +29,11 @@ def verdict(status: Status) -> tuple[State, str]:
     if worst and status.restore is not None:
         return State.UNAVAILABLE, _line("unavailable", worst)
     if worst:
-        rest = [*_degraded(status, told=True), *describe_waiting(status.waiting)]
+        rest = [*_degraded(status, told=True), *_lasting(status)]
         return State.UNAVAILABLE, _line("unavailable", [*worst, *rest])
     degraded = _degraded(status, told=False)
     if degraded:
-        return State.DEGRADED, _line("degraded", [*degraded, *describe_waiting(status.waiting)])
+        return State.DEGRADED, _line("degraded", [*degraded, *_lasting(status)])
     there = ((len(status.brokers), "broker"), (status.topics, "topic"), (status.partitions, "partition"))
     parts = [", ".join(format_count(number, what) for number, what in there)]
     return State.HEALTHY, _line("healthy", [*parts, *_notes(status)])
@@ -289,7 +290,12 @@ def _notes(status: Status) -> list[str]:
     if drained := [b.node.key.id for b in status.brokers if b.node.drained]:
         undrain = f"`headrace broker undrain {drained[0]}` ends that"
         notes.append(f"{_brokers(drained)} {'is' if len(drained) == 1 else 'are'} drained, {undrain}")
-    return [*notes, *describe_waiting(status.waiting)]
+    return [*notes, *_lasting(status)]
+
+
+def _lasting(status: Status) -> list[str]:
+    """What is said whatever the state is."""
+    return [*describe_waiting(status.waiting), *describe_guard(status.guard)]
 
 
 def _who_is_away(away: Sequence[BrokerStatus]) -> str:

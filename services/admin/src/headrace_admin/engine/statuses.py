@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace_admin.core.guard import guard_of
 from headrace_admin.core.status import Behind, State, Status, Unfinished, find_old_issuers, observe
 from headrace_admin.core.transactions import Waiting
 from headrace_admin.core.verdict import verdict
@@ -68,7 +69,7 @@ class Statuses:
             (controller, reachable, behind), waiting, stored, restore, ending = await asyncio.gather(
                 self._controller(), self._waiting(), self._stored.look(), self._restore(), self._certificates.ending()
             )
-        image = self._cluster.image
+        image, view = self._cluster.image, self._views()
         if not image.cluster_id:
             raise MetadataUnavailable("nothing is known of the cluster yet: no controller has answered; start one")
         self.absences.look(image)
@@ -81,9 +82,9 @@ class Statuses:
             waiting=waiting,
             stored=stored,
             restore=restore,
-            old_issuers=find_old_issuers(self._views().issuers, self._clock.now_ms()),
+            old_issuers=find_old_issuers(view.issuers, self._clock.now_ms()),
         )
-        status = replace(status, ending=ending, behind=behind)
+        status = replace(status, ending=ending, behind=behind, guard=guard_of(view))
         return Judged(status, *verdict(status))
 
     async def _controller(self) -> tuple[NodeId | None, bool, tuple[Behind, ...]]:

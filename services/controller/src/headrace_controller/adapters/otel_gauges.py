@@ -29,6 +29,8 @@ GAUGES: Final[Mapping[str, str]] = {
     "reassigning_partitions": "Partitions whose replicas are being changed",
     "recovering_partitions": "Partitions led since an unclean election, until all their replicas are in sync",
     "feature_level": "Feature level of the cluster",
+    "access_mode": "How closed the cluster is: 0 open, 1 permissive, 2 closed",
+    "access_vouched_full": "1 while access_vouched is full: sessions may also change who may what",
     "breakglass": "1 while the super user of break-glass is there, until it is ended",
     "issuer_keys_age_seconds": "For how long the keys of some issuer of tokens were not confirmed; the most is 30 days",
     "nodes": "Registered nodes of all roles",

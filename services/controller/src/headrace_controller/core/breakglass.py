@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headrace_common.core.access.api_keys import ApiKey, digest_of, parse_key
-from headrace_common.core.access.principal import Principal, PrincipalType
+from headrace_common.core.access.principal import BREAKGLASS, Principal
 from headrace_common.core.access.roles import SUPERUSER, Binding
 from headrace_common.core.access.rows import (
     BLOCKED,
@@ -29,7 +29,6 @@ from headrace_common.core.access.rows import (
 from headrace_common.core.access.state import Access
 from headrace_common.core.errors import Conflict
 
-BREAKGLASS: Final = Principal(PrincipalType.USER, "breakglass")
 LIFETIME_MS: Final = 3_600_000
 _GRANTS: Final = f"{GRANTS}{BREAKGLASS}"
 _BLOCKED: Final = f"{BLOCKED}{BREAKGLASS}"

@@ -315,6 +315,7 @@ class ControllerEngine:
         """What this controller looks like now, by name; cheap, and safe from another thread."""
         image, term = self.follower.mirror.image, self.candidate.term
         health, owned = self._health(image), ownership(image)
+        view = self.follower.reader.view  # as it was last read: reading is the event loop's
         return {
             "active": float(term is not None),
             "terms": self.candidate.terms,
@@ -338,6 +339,8 @@ class ControllerEngine:
             "recovering_partitions": health.recovering,
             "feature_level": image.feature_level,
             "issuer_keys_age_seconds": 0 if term is None else term.issuers.keys_age_ms() / 1_000,
+            "access_mode": float(view.mode),
+            "access_vouched_full": float(view.vouched_full),
             "breakglass": float(breakglass.is_open(image.access)),
             "nodes": len(image.nodes),
             "fenced_nodes": sum(n.fenced for n in image.nodes.values()),

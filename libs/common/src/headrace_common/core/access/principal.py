@@ -127,3 +127,5 @@ def _find_form_fault(type: PrincipalType, name: str) -> str | None:
 
 ANONYMOUS: Final = Principal(PrincipalType.USER, "ANONYMOUS")
 """Who has shown no credential; it exists in the modes open and permissive only."""
+BREAKGLASS: Final = Principal(PrincipalType.USER, "breakglass")
+"""Who may do everything for an hour since a person at a controller's host said so."""
