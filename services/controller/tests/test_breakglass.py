@@ -19,6 +19,7 @@ from services.controller.tests.kit.programs import run, said
 from headrace_common.core.access.api_keys import parse_key, verifier_of
 from headrace_common.core.access.changes import Block, Put
 from headrace_common.core.access.decisions import Decisions
+from headrace_common.core.access.principal import BREAKGLASS
 from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.access.rows import Mode
 from headrace_common.core.access.state import Caller
@@ -30,7 +31,7 @@ from headrace_common.runtime.entropy import new_api_key
 from headrace_controller import breakglass
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.core import records, store
-from headrace_controller.core.breakglass import BREAKGLASS, LIFETIME_MS
+from headrace_controller.core.breakglass import LIFETIME_MS
 from headrace_controller.core.records import Cluster
 from headrace_controller.core.restore_record import RESTORING_KEY
 from headrace_controller.core.store import Transaction

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from headrace_common.core.access.principal import BREAKGLASS
 from headrace_common.core.access.rows import Mode, Reader, read_state
 from headrace_common.core.errors import Conflict, NotFound, UnsupportedVersion
 from headrace_common.core.features import ACCESS, say_too_low
@@ -35,8 +36,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, or the end of the process with a usage text."""
     parser = store_access.arguments(
         "breakglass",
-        f"Write a key of {breakglass.BREAKGLASS}, who may do everything, into etcd; it lasts an hour and is printed "
-        "once.",
+        f"Write a key of {BREAKGLASS}, who may do everything, into etcd; it lasts an hour and is printed once.",
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--end", action="store_true", help="delete its keys and take the role back")
@@ -61,7 +61,7 @@ async def act(given: argparse.Namespace, store: MetadataStore, now_ms: int) -> d
     """
     if given.end:
         rows = await _write(store, lambda rows: breakglass.end(rows, new_uuid()))
-        return {"ended": str(breakglass.BREAKGLASS), **_facts(rows)}
+        return {"ended": str(BREAKGLASS), **_facts(rows)}
     if given.mode:
         rows = await _write(store, lambda rows: breakglass.lower(rows, Mode[given.mode.upper()], new_uuid()))
         note = "a controller whose access_mode is closed closes it again: start them with --access-mode permissive"
@@ -70,7 +70,7 @@ async def act(given: argparse.Namespace, store: MetadataStore, now_ms: int) -> d
     rows = await _write(store, lambda rows: breakglass.begin(rows, key, now_ms, new_uuid()))
     until = datetime.fromtimestamp((now_ms + breakglass.LIFETIME_MS) / 1_000, UTC).isoformat(timespec="seconds")
     note = "show it as HEADRACE_API_KEY; take it back with --end"
-    return {"principal": str(breakglass.BREAKGLASS), "key": key, "until": until, **_facts(rows), "note": note}
+    return {"principal": str(BREAKGLASS), "key": key, "until": until, **_facts(rows), "note": note}
 
 
 async def break_glass(given: argparse.Namespace, clock: Clock) -> int:
