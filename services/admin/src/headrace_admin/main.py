@@ -112,6 +112,7 @@ async def run(
             )
         )
         client.access.stale_ms_max = config.access_stale_ms_max
+        client.access.calls_per_principal_max = config.server.calls_per_principal_max
         await stack.enter_async_context(write_audit(client, server.audit, tasks, metrics.meter))
         engines = _make_engines(config, client, tls, stack, tasks)
         tasks.start(engines.statuses.absences.follow(client.images()), name="absences")

@@ -114,6 +114,7 @@ async def run(
         )
         client = await stack.enter_async_context(_connect(config, clock, tasks, tls, beats))
         client.access.stale_ms_max = config.access_stale_ms_max
+        client.access.calls_per_principal_max = config.server.calls_per_principal_max
         await stack.enter_async_context(write_audit(client, config.server.audit, tasks, metrics.meter))
         identity = storage.directory.identity
         who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)

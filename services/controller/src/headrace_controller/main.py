@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from headrace_common.adapters.audit_delivery import open_delivery
 from headrace_common.adapters.certificates_service import CertificatesServicer
+from headrace_common.core.access.principal import BREAKGLASS
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ClusterImage, Listener, Node, NodeKey, Role
 from headrace_common.rpc.node_gate import KnownNodes, NodeGate, node_security
@@ -109,10 +110,12 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
         )
         access = Access(lambda: engine.follower.mirror.image, gate, clock, engine.follower.reader)
 
+        access.calls_per_principal_max = config.server.calls_per_principal_max
+
         def on_image() -> None:
             access.look()
             is_open = breakglass.is_open(engine.follower.mirror.image.access)
-            access.auditing.breakglass(str(breakglass.BREAKGLASS), is_open=is_open)
+            access.auditing.breakglass(str(BREAKGLASS), is_open=is_open)
 
         engine.follower.on_image = on_image
         await stack.enter_async_context(

@@ -20,6 +20,7 @@ def _server() -> ServerConfig:
         listen=Endpoint("127.0.0.1", 9492),
         concurrent_rpcs_max=50_000,
         calls_per_address_max=10_000,
+        calls_per_principal_max=10_000,
         request_bytes_max=16 << 20,
     )
 

@@ -100,6 +100,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
             )
         )
         client.access.stale_ms_max = config.access_stale_ms_max
+        client.access.calls_per_principal_max = config.server.calls_per_principal_max
         await stack.enter_async_context(write_audit(client, config.server.audit, tasks, metrics.meter))
         connections = BrokerConnections(tasks, client.security)
         stack.push_async_callback(connections.close)

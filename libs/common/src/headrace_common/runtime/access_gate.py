@@ -9,6 +9,7 @@ last: one ends when its credential does, and one of a node when the certificate 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -30,17 +31,19 @@ from headrace_common.core.access.authentication import end_ms as credential_end_
 from headrace_common.core.access.client_certificates import ClientCertificate, read_certificate, write_certificate
 from headrace_common.core.access.control import EVERYTHING, Asked, Control, Rights
 from headrace_common.core.access.observed import Stranger
-from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
+from headrace_common.core.access.principal import ANONYMOUS, Principal, PrincipalType
 from headrace_common.core.access.rows import Mode, Reader, View
 from headrace_common.core.access.sessions import signers_of
 from headrace_common.core.access.state import Caller
 from headrace_common.core.audit.kinds import Kind
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
+    CredentialsExpired,
     CredentialsRevoked,
     Denied,
     HeadraceError,
     MetadataUnavailable,
+    Overloaded,
     Unauthenticated,
 )
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
@@ -83,6 +86,14 @@ def current_rights() -> Rights:
 def current_shown() -> Shown:
     """Who asked the running handler, by what; where no gate is: nobody."""
     return _shown.get() or _NOBODY
+
+
+def current_counted() -> Principal | None:
+    """
+    The principal whose share the running handler takes of what all have together; None: a node asks, whose work is the
+    cluster's, or somebody who has shown nothing, as everybody may.
+    """
+    return _counted(current_shown())
 
 
 def current_bearer() -> str | None:
@@ -192,6 +203,10 @@ class Access:
         self._control.on_refused = self._on_refused
         self._control.on_tolerated = self._on_tolerated
         nodes.on_refused = self.auditing.claim_refused
+        self.auditing.generation = lambda: self._control.view.access.generation
+        self.calls_per_principal_max = 0
+        """Calls at one time of one principal at all servers of this process; 0: there is no bound."""
+        self._calls: Counter[Principal] = Counter()
         self.stale_ms_max = 0.0
         """No controller has been heard for longer: a closed cluster lets nobody in anew here. 0: never so."""
         self.heard_ms: Callable[[], float | None] = lambda: None
@@ -277,7 +292,7 @@ class Access:
 
     def connection_ends(self) -> ConnectionEnds:
         """For a listener to which nodes come with certificates."""
-        return ConnectionEnds(self.nodes, self._clock)
+        return ConnectionEnds(self.nodes, self._clock, lambda: self.auditing.ended(CredentialsExpired))
 
     def rights(self, shown: Shown) -> Rights:
         """What who has shown that may, from now on."""
@@ -323,6 +338,33 @@ class Access:
 
     def _on_tolerated(self, caller: Caller, asked: Asked) -> None:
         self.auditing.tolerated(caller, _shown.get(), _rpc.get(), asked)
+
+    @contextmanager
+    def counting(self, shown: Shown) -> Iterator[None]:
+        """
+        The block is a call of this caller, one of so many. Nodes are not counted, nor is who has shown nothing: that
+        is everybody.
+
+        Raises:
+            Overloaded: its principal has as many as it may.
+        """
+        who, most = _counted(shown), self.calls_per_principal_max
+        if not most or who is None:
+            yield
+            return
+        if self._calls[who] >= most:
+            raise Overloaded(
+                f"{who} has {most} calls under way at this node, streams among them, and may have no more "
+                "(calls_per_principal_max); close clients that are not needed, give programs principals of their own, "
+                "or raise it"
+            )
+        self._calls[who] += 1
+        try:
+            yield
+        finally:
+            self._calls[who] -= 1
+            if not self._calls[who]:
+                del self._calls[who]
 
     @contextmanager
     def streaming(self, shown: Shown) -> Iterator[None]:
@@ -385,6 +427,7 @@ class Access:
         if stream.over is None and self.view.mode is Mode.CLOSED:
             stream.over = self._why_over(stream)
             if stream.over is not None:
+                self.auditing.ended(type(stream.over))
                 stream.task.cancel()
 
     def _why_over(self, stream: _Stream) -> HeadraceError | None:
@@ -488,7 +531,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
                     raise  # it asks for somebody else, whose credential this is about
                 raise self._told(error, metadata, operation) from None
             access.see(shown)
-            with access.serving(shown, operation) as rights:
+            with access.counting(shown), access.serving(shown, operation) as rights:
                 check(rule, request, shown, rights)
                 if changes:
                     return await access.carry_out(inner, request, context, operation)
@@ -560,6 +603,11 @@ def check(rule: Rule, request: Any, shown: Shown, rights: Rights) -> None:
 
 def _lasting(ends: ConnectionEnds | None, context: Context) -> AbstractContextManager[None]:
     return nullcontext() if ends is None else ends.lasting(context)
+
+
+def _counted(shown: Shown) -> Principal | None:
+    principal = shown.caller.principal
+    return None if shown.node is not None or principal == ANONYMOUS else principal
 
 
 def _bearer(metadata: dict[str, Any]) -> str | None:

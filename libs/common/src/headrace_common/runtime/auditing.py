@@ -25,7 +25,14 @@ from headrace_common.core.audit.chain import Start
 from headrace_common.core.audit.events import Actor, Change, Decision, Event, Method, Resource, actor_of, change_of
 from headrace_common.core.audit.kinds import MINUTE_MS, TREATMENTS, Kind
 from headrace_common.core.audit.operations import WRITTEN_OF
-from headrace_common.core.errors import AuditUnavailable, Denied, ErrorCode, HeadraceError
+from headrace_common.core.errors import (
+    AuditUnavailable,
+    CredentialsExpired,
+    CredentialsRevoked,
+    Denied,
+    ErrorCode,
+    HeadraceError,
+)
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.core.secret import Secret
 from headrace_common.rpc.audit_requests import Item, items_of, only_asks, statuses_of
@@ -88,6 +95,9 @@ class Auditing:
         self._breakglass = False
         self._failed: Any = None
         self._denied: Any = None
+        self._ended: Any = None
+        self.generation: Callable[[], int] = lambda: 0
+        """Of the rows of access that this process decides by; called from the thread of metrics."""
 
     @asynccontextmanager
     async def opened(
@@ -118,6 +128,14 @@ class Auditing:
         )
         self._denied = meter.create_counter(
             "headrace_denied", description="Things that callers asked for and may not do, by service and operation"
+        )
+        self._ended = meter.create_counter(
+            "headrace_sessions_ended", description="Streams that were ended since their credential was, by why"
+        )
+        meter.create_observable_gauge(
+            "headrace_access_generation",
+            callbacks=[self._observe_generation],
+            description="Of the rules, roles, keys and users that this process decides by; the same at all nodes",
         )
         meter.create_observable_counter(
             "headrace_audit_dropped",
@@ -165,6 +183,12 @@ class Auditing:
         if self.audit is not None:
             actor = Actor(f"{PrincipalType.USER.value}:{user}", Method.PASSWORD)
             self.audit.note(self._event(Kind.SESSION_BEGUN, actor, host, rpc))
+
+    def ended(self, error: type[HeadraceError]) -> None:
+        """A stream was ended by an error of this kind."""
+        if self._ended is not None:
+            causes: dict[type[HeadraceError], str] = {CredentialsExpired: "expired", CredentialsRevoked: "revoked"}
+            self._ended.add(1, {"cause": causes.get(error, "refused")})
 
     def breakglass(self, principal: str, *, is_open: bool) -> None:
         """What somebody on a controller's host does past all rules: told when it is seen to begin or to end."""
@@ -390,6 +414,11 @@ class Auditing:
         if self.audit is not None:
             for kind, count in dict(self.audit.counts.dropped).items():
                 yield Observation(count, {"kind": kind.value})
+
+    def _observe_generation(self, _: Any) -> Iterator[Any]:
+        from opentelemetry.metrics import Observation
+
+        yield Observation(self.generation())
 
     def _observe_queued(self, _: Any) -> Iterator[Any]:
         from opentelemetry.metrics import Observation

@@ -9,7 +9,7 @@ again on a connection of now.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -39,12 +39,14 @@ class _Stream:
 class ConnectionEnds:
     """Of a listener that asks nodes for certificates. One event loop."""
 
-    def __init__(self, nodes: NodeGate, clock: Clock) -> None:
+    def __init__(self, nodes: NodeGate, clock: Clock, on_end: Callable[[], None]) -> None:
+        """``on_end``: called with each stream that is ended."""
         from headrace_common.runtime.client_certificates import ClientCertificates
 
         assert nodes.trust_domain is not None, "nodes have certificates"
         self._nodes = nodes
         self._clock = clock
+        self._on_end = on_end
         self._certificates = ClientCertificates(nodes.trust_domain)
 
     def check(self, context: Context) -> None:
@@ -92,6 +94,7 @@ class ConnectionEnds:
     def _at_end(self, stream: _Stream) -> None:
         stream.over = self._clock.now_ms() >= stream.end_ms
         if stream.over:
+            self._on_end()
             stream.task.cancel()
         else:
             self._wake_at_end(stream)

@@ -81,6 +81,9 @@ class ServerConfig:
     calls_per_address_max: int = setting(1_000, low=0)
     """Calls at one time of one client address (of IPv6 its /64), streams among them; more are refused with OVERLOADED.
     0 does not tell addresses apart, as it must be behind a proxy that hides them."""
+    calls_per_principal_max: int = setting(1_000, low=0)
+    """Calls at one time of one principal, streams among them, wherever they come from; more are refused with
+    OVERLOADED. Nodes, and who has shown no credential, are not counted. 0: there is no bound."""
     calls_per_connection_max: int = setting(CALLS_PER_CONNECTION_MAX, low=1)
     """Calls at one time on one connection, streams among them; a client that asks for more waits on its side."""
     request_bytes_max: int = setting(4 << 20, low=64 << 10, high=MESSAGE_BYTES_MAX)
@@ -356,12 +359,13 @@ def bind_socket(server: grpc.aio.Server, path: Path) -> None:
 
 
 def warn_unless_loopback(what: str, endpoint: Endpoint) -> None:
-    """Say in the log who can reach an interface; there is no encryption and no authentication on it."""
+    """Say in the log who can reach an interface in plain text; whom it lets in is the cluster's mode to say."""
     if is_loopback(str(endpoint)) or endpoint.host.endswith(".localhost"):
         _log.info("%s listens on loopback only; other machines cannot reach it", what, extra={"listen": str(endpoint)})
         return
     _log.warning(
-        "%s listens on an address that other machines may reach, without encryption or authentication",
+        "%s listens in plain text on an address that other machines may reach: who sees the traffic reads records and "
+        "credentials; give it certificates, or an address of this machine",
         what,
         extra={"listen": str(endpoint)},
     )
