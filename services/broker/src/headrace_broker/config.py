@@ -43,7 +43,8 @@ class BrokerConfig:
     """Memory for the newest batches of all partitions, from which live consumers read."""
     queue_bytes: int = setting(64 << 20, low=1 << 20)
     """Bytes of batches that may wait to be written or synced; above it no produce stream is read. Streams of
-    one address are not read while a quarter of it is theirs, unless calls_per_address_max is 0."""
+    one principal are not read while a quarter of it is theirs; of who has shown no credential, those of one address,
+    unless calls_per_address_max is 0."""
     disk_reserve_bytes: int | None = setting(None, low=0)
     """Appends are refused while less is free on the data disk. Without it 5 % of the disk, at most 5 GiB."""
     stall_ms_max: int = setting(60_000, low=1_000)

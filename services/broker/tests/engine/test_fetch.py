@@ -12,7 +12,15 @@ from services.broker.tests.kit.cluster import image_of, topic_id_of
 from services.broker.tests.kit.dialogue import Engine, running_engine
 
 from headrace_broker.engine.broker import EngineSettings
-from headrace_broker.engine.fetch import RESPONSE_BYTES_MAX, FetchAsk, Fetched, FetchEntry
+from headrace_broker.engine.fetch import (
+    IN_FLIGHT_BYTES,
+    RESPONSE_BYTES_MAX,
+    FetchAsk,
+    Fetched,
+    FetchEntry,
+    FetchSession,
+)
+from headrace_broker.engine.shares import SHARES
 from headrace_broker.engine.storage_queue import Flush
 from headrace_common.core.access.control import EVERYTHING
 from headrace_common.core.batch import decode_batch, read_header
@@ -61,7 +69,7 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_asked_for() -> None:
 
 async def test_a_fetch_waits_for_records_also_when_slow_readers_hold_all_the_room() -> None:
     async with running_engine() as engine:
-        engine.broker.fetches.in_flight_bytes = 1 << 40
+        engine.broker.fetches.answers.all.size = 1 << 40
         waiting = asyncio.ensure_future(engine.fetch(bytes_min=1))
         await engine.settle()
         assert not waiting.done(), "or every idle consumer asks again and again"
@@ -135,8 +143,28 @@ async def test_slow_readers_make_answers_smaller() -> None:
     async with running_engine() as engine:
         for _ in range(3):
             await engine.produce(BIG)
-        engine.broker.fetches.in_flight_bytes = 1 << 40
+        engine.broker.fetches.answers.all.size = 1 << 40
         assert len((await engine.fetch(bytes_max=8 << 20)).batches) == 1
+
+
+async def test_slow_readers_of_one_caller_make_its_answers_smaller_and_nobody_elses() -> None:
+    async with running_engine() as engine:
+        for _ in range(3):
+            await engine.produce(BIG)
+        fetches = engine.broker.fetches
+        slow, beside, other, nodes = (fetches.session(EVERYTHING, whose=one) for one in ("a", "a", "b", None))
+        assert beside.answers is slow.answers
+        ask = FetchAsk([entry(0, 0, 8 << 20)], 1, 8 << 20, 0)
+
+        async def batches(session: FetchSession) -> int:
+            [result] = await fetches.fetch(ask, session.logs, session.answers)
+            return len(result.batches)
+
+        assert [await batches(one) for one in (slow, other, nodes)] == [3, 3, 3]
+        with fetches.answers.sending(slow.answers, IN_FLIGHT_BYTES // SHARES):
+            assert [await batches(one) for one in (slow, beside, other, nodes)] == [1, 1, 3, 3]
+        assert await batches(beside) == 3
+        assert fetches.answers.all.size == 0
 
 
 async def test_an_answer_repeats_nothing() -> None:

@@ -182,7 +182,7 @@ async def test_a_flood_from_one_address_stops_the_streams_of_that_address_alone(
     settings = EngineSettings(flush=flush, limits=QueueLimits(bytes_max=20_000))
     async with running_engine(settings=settings) as engine:
         shares = engine.broker.shares
-        flood, beside, other = (engine.broker.produce_session(address=one) for one in ("1.1.1.1", "1.1.1.1", "2.2.2.2"))
+        flood, beside, other = (engine.broker.produce_session(whose=one) for one in ("1.1.1.1", "1.1.1.1", "2.2.2.2"))
         for _ in range(6):
             engine.send(batch, session=flood)
         held = [asyncio.ensure_future(one.room()) for one in (flood, beside)]
@@ -198,7 +198,7 @@ async def test_a_flood_from_one_address_stops_the_streams_of_that_address_alone(
 async def test_what_waits_for_a_sync_is_of_its_address_still() -> None:
     settings = EngineSettings(flush=Flush.GROUP, limits=QueueLimits(bytes_max=20_000))
     async with running_engine(settings=settings) as engine:
-        session = engine.broker.produce_session(address="1.1.1.1")
+        session = engine.broker.produce_session(whose="1.1.1.1")
         engine.store.sync_gate.clear()
         for _ in range(6):
             engine.send(batch_of([b"x" * 1_000]), session=session)
@@ -210,7 +210,7 @@ async def test_what_waits_for_a_sync_is_of_its_address_still() -> None:
 
 async def test_a_duplicate_takes_nothing_of_a_share_for_long() -> None:
     async with running_engine(settings=EngineSettings(limits=QueueLimits(bytes_max=2_000))) as engine:
-        session = engine.broker.produce_session(address="1.1.1.1")
+        session = engine.broker.produce_session(whose="1.1.1.1")
         for _ in range(5):
             engine.send(batch_of([b"x" * 1_000], producer_id=1, epoch=0, sequence=0), session=session)
             assert not engine.broker.shares.of("1.1.1.1").has_room

@@ -481,7 +481,7 @@ async def test_streams_that_clients_break_off_leave_nothing_behind(broker: Serve
     def left() -> bool:
         tasks = any(task.get_name() in names for task in asyncio.all_tasks())
         waiters = any(replica.waiters for replica in broker.broker.replicas.all())
-        return tasks or waiters or bool(broker.broker.fetches.in_flight_bytes or broker.broker.upkeep.sessions)
+        return tasks or waiters or bool(broker.broker.fetches.answers.all.size or broker.broker.upkeep.sessions)
 
     async with asyncio.timeout(20):
         while left():

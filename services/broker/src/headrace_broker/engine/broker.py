@@ -211,7 +211,7 @@ class Broker:
     def produce_session(
         self,
         may_write_internal: Callable[[], bool] = lambda: True,
-        address: str | None = None,
+        whose: str | None = None,
         rights: Rights = EVERYTHING,
         client_id: str = "",
         tell: RecordTeller | None = None,
@@ -219,7 +219,7 @@ class Broker:
         """
         For one produce stream; give it back with ``end_session``.
 
-        ``address``: whose it is; None: it has no bound but the queue's. ``rights``: of its caller, who shows
+        ``whose``: see ``shares``; None: it has no bound but the queue's. ``rights``: of its caller, who shows
         ``client_id``. ``tell``: the audit that it has written records.
         """
         session = ProduceSession(
@@ -228,7 +228,7 @@ class Broker:
             self._clock,
             self.measures,
             may_write_internal=may_write_internal,
-            share=None if address is None else self.shares.of(address),
+            share=None if whose is None else self.shares.of(whose),
             rights=rights,
             rate=self.rates.writes(rights, client_id),
         )
@@ -309,7 +309,7 @@ class Broker:
         return {
             "queue_bytes": lambda: self.loop.queued_bytes,
             "tail_cache_bytes": lambda: self.tail.size,
-            "fetch_bytes_in_flight": lambda: self.fetches.in_flight_bytes,
+            "fetch_bytes_in_flight": lambda: self.fetches.answers.all.size,
             "disk_free_bytes": lambda: self.disk()[0],
             "disk_reserve_bytes": lambda: self.disk()[2],
             "image_revision": lambda: self.replicas.image.revision,

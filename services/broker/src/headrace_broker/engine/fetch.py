@@ -22,6 +22,7 @@ from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.permitted import Permitted
 from headrace_broker.engine.record_notes import READ, NotedTopics, RecordNotes
 from headrace_broker.engine.replicas import Replica, Replicas
+from headrace_broker.engine.shares import Answers, AnswerShares
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.unreadable import Unreadable
 from headrace_common.core.access.control import EVERYTHING, Rights
@@ -127,8 +128,16 @@ class _Wait:
 class FetchSession:
     """One stream: the logs that its caller may read, and what it was told last, so that no answer repeats it."""
 
-    def __init__(self, logs: Permitted, rate: ClientRate, notes: RecordNotes | None = None) -> None:
+    def __init__(
+        self,
+        logs: Permitted,
+        rate: ClientRate,
+        notes: RecordNotes | None = None,
+        answers: Answers | None = None,
+    ) -> None:
         self._notes = notes
+        self.answers = answers
+        """Those of its caller; None: it has no share of its own."""
         self.logs = logs
         self.rate = rate
         self._told: dict[PartitionId, tuple[int, int, int]] = {}
@@ -164,8 +173,8 @@ class Fetches:
         self._all_logs = Permitted(replicas, EVERYTHING, Operation.READ)
         self._waits: dict[_Wait, None] = {}
         self._draining = False
-        self.in_flight_bytes = 0
-        """Bytes of answers on their way to clients; kept by the servicer."""
+        self.answers = AnswerShares(IN_FLIGHT_BYTES)
+        """On their way to clients; kept by the servicer."""
 
     def drain(self) -> None:
         """Answer at once from now on: the broker is stopping."""
@@ -173,18 +182,27 @@ class Fetches:
         for wait in self._waits:
             wait.wake()
 
-    def session(self, rights: Rights, client_id: str = "", tell: RecordTeller | None = None) -> FetchSession:
-        """For one fetch stream of a caller that shows ``client_id``. ``tell``: the audit that it has read records."""
+    def session(
+        self, rights: Rights, client_id: str = "", tell: RecordTeller | None = None, whose: str | None = None
+    ) -> FetchSession:
+        """
+        For one fetch stream of a caller that shows ``client_id``.
+
+        ``tell``: the audit that it has read records. ``whose``: see ``shares``; None: it has no share of its own.
+        """
         notes = None if tell is None else RecordNotes(self._noted, tell)
         logs, rate = Permitted(self._replicas, rights, Operation.READ), self._rates.reads(rights, client_id)
-        return FetchSession(logs, rate, notes)
+        return FetchSession(logs, rate, notes, None if whose is None else self.answers.of(whose))
 
-    async def fetch(self, ask: FetchAsk, logs: Permitted | None = None) -> list[Fetched]:
+    async def fetch(
+        self, ask: FetchAsk, logs: Permitted | None = None, answers: Answers | None = None
+    ) -> list[Fetched]:
         """
         One result per entry, in order.
 
         Args:
             logs: those that may be read; None: all.
+            answers: of the caller; see ``FetchSession``.
 
         Raises:
             Rejected: the request as a whole is wrong.
@@ -193,8 +211,8 @@ class Fetches:
         self._measures.fetch_requests += 1
         deadline = Deadline(ask.wait_ms)
         while True:
-            results, size, decided = await self._collect(ask, logs or self._all_logs)
-            enough = size >= ask.bytes_min or size >= self._most(ask)
+            results, size, decided = await self._collect(ask, logs or self._all_logs, self._most(ask, answers))
+            enough = size >= ask.bytes_min or size >= self._most(ask, answers)
             if enough or decided or deadline.left_ms <= 0 or self._draining:
                 self._measures.bytes_out += size
                 if ask.doubted is not None and (batches := results[ask.doubted].batches):
@@ -202,13 +220,13 @@ class Fetches:
                 return results
             await self._wait_readable(ask, results, ask.bytes_min - size, deadline)
 
-    def _most(self, ask: FetchAsk) -> int:
-        spare = max(IN_FLIGHT_BYTES - self.in_flight_bytes, 0) // 8
-        return max(1, min(ask.bytes_max, RESPONSE_BYTES_MAX, spare))  # with 0, having nothing would be enough
+    def _most(self, ask: FetchAsk, answers: Answers | None) -> int:
+        return max(
+            1, min(ask.bytes_max, RESPONSE_BYTES_MAX, self.answers.room(answers))
+        )  # with 0, having nothing would be enough
 
-    async def _collect(self, ask: FetchAsk, logs: Permitted) -> tuple[list[Fetched], int, bool]:
+    async def _collect(self, ask: FetchAsk, logs: Permitted, room: int) -> tuple[list[Fetched], int, bool]:
         """The answer as it is now, its bytes, and whether it is one whatever its size."""
-        room = self._most(ask)
         total, decided = 0, False
         results: list[Fetched] = []
         for entry in ask.entries:

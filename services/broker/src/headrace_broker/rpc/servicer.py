@@ -32,7 +32,7 @@ from headrace_common.rpc.convert_observed import observed_of
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import CLIENT_ID_KEY, MESSAGE_BYTES_MAX
 from headrace_common.rpc.peers import peer_of
-from headrace_common.runtime.access_gate import current_record_teller, current_rights
+from headrace_common.runtime.access_gate import current_counted, current_record_teller, current_rights
 from headrace_common.runtime.admission import address_of
 from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
 from headrace_common.runtime.tasks import TaskRunner
@@ -51,8 +51,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     """
     One for each listener; ``draining`` ends long streams after what is under way.
 
-    ``listener``: where its clients ask. ``apart``: addresses are told apart, and all
-    clients of one have a share of the write queue; not behind a proxy. ``request_bytes_max``: its largest request;
+    ``listener``: where its clients ask. ``apart``: addresses are told apart, and of clients without a credential all of
+    one address have a share of the write queue; not behind a proxy. ``request_bytes_max``: its largest request;
     clients are told so, for a batch that does not fit breaks the stream instead of being answered.
     """
 
@@ -84,10 +84,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         """Read in one task, answer in this one."""
         caller = self._gate.caller(context)
         trusted = caller is not None and caller.role is Role.COORDINATOR
-        address = address_of(peer_of(context)) if self._apart and caller is None else None
         session = self._broker.produce_session(
             lambda: trusted or not self._gate.closed,
-            address,
+            self._whose(context),
             current_rights(),
             _client_id(context),
             current_record_teller(Kind.RECORDS_WRITTEN),
@@ -104,6 +103,15 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                     drainer.cancel()
         finally:
             self._broker.end_session(session)
+
+    def _whose(self, context: Context) -> str | None:
+        """Who has a share with all of its streams; None: a node, or who cannot be told from others."""
+        if self._gate.caller(context) is not None:
+            return None
+        principal = current_counted()
+        if principal is not None:
+            return str(principal)
+        return address_of(peer_of(context)) if self._apart else None
 
     async def _read_produce(self, session: ProduceSession, context: Context) -> HeadraceError | None:
         checks = self._broker.body_checks
@@ -146,7 +154,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def _fetch(self, context: Context) -> None:
         """Read ahead in one task, answer in order in this one."""
         tell = current_record_teller(Kind.RECORDS_READ)
-        inbox, session = _Inbox(), self._broker.fetches.session(current_rights(), _client_id(context), tell)
+        whose, fetches = self._whose(context), self._broker.fetches
+        inbox, session = _Inbox(), fetches.session(current_rights(), _client_id(context), tell, whose)
         async with TaskRunner() as own:
             reader = own.start(_read_all(context, inbox.room, inbox.put, inbox.close), name="fetch-read")
             drainer = own.start(self._on_drain(reader.cancel, inbox.close, session.rate.end), name="fetch-drain")
@@ -161,13 +170,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 drainer.cancel()
 
     async def _answer_fetch(self, request: pb.FetchRequest, session: FetchSession, context: Context) -> None:
-        fetches = self._broker.fetches
         response, size = await self._encode_fetched(request, session)
-        fetches.in_flight_bytes += size
-        try:
+        with self._broker.fetches.answers.sending(session.answers, size):
             await context.write(response)
-        finally:
-            fetches.in_flight_bytes -= size
 
     async def _encode_fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
         ask, rate = decode.fetch_ask(request), session.rate
@@ -175,7 +180,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         if most is not None and most < ask.bytes_max:
             ask = replace(ask, bytes_max=most)
         try:
-            results = await self._broker.fetches.fetch(ask, session.logs)
+            results = await self._broker.fetches.fetch(ask, session.logs, session.answers)
         except HeadraceError as error:
             return encode.fetch_refused(request.correlation_id, error), 0
         size = sum(len(batch) for result in results for batch in result.batches)
