@@ -120,6 +120,15 @@ class Door:
         self._rows |= changed_quotas(Quotas(), alter(Quotas(), [(entity, {quota: value})]))
         self._access.look()
 
+    def bound(self, calls: int) -> None:
+        """So many calls of one principal at a time; 0: no bound."""
+        self._access.calls_per_principal_max = calls
+
+    @property
+    def streams(self) -> int:
+        """That are open."""
+        return self._access.streams
+
     def open(self) -> None:
         """Everybody may come."""
         self._rows[STATE] = write_state(Mode.OPEN, 1)

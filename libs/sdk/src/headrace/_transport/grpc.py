@@ -261,6 +261,10 @@ class GrpcTransport(CoordinatorCalls):
         others = [error for error in failed.values() if isinstance(error, InconsistentClusterId) or is_refusal(error)]
         if others:
             return others[0]
+        busy = [error for error in failed.values() if isinstance(error, Overloaded)]
+        if busy:  # somebody is there, and says what is too much
+            self._suspected = f"{busy[0]}."
+            return busy[0]
         untrusted = [error for error in failed.values() if isinstance(error, TlsFailed)]
         if untrusted:
             self._suspected = f"{untrusted[0]}."
