@@ -17,7 +17,7 @@ from libs.common.tests.runtime.test_mtls import Mtls, streams, world
 
 from headrace_common.core.access.api_keys import format_key
 from headrace_common.core.access.rows import Mode
-from headrace_common.core.errors import CredentialsRevoked, HeadraceError, NetworkFailed
+from headrace_common.core.errors import CredentialsExpired, CredentialsRevoked, HeadraceError, NetworkFailed
 from headrace_common.rpc.calls import never_sent
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.credentials import Pem
@@ -75,7 +75,11 @@ class Node:
 
 
 @pytest.mark.parametrize("mode", Mode)
-async def test_what_a_node_has_open_ends_with_its_certificate(world: Mtls, mode: Mode) -> None:
+async def test_what_a_node_has_open_ends_with_its_certificate(
+    world: Mtls, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[type[HeadraceError]] = []
+    monkeypatch.setattr(world.access.auditing, "ended", ended.append)
     world.mode = mode
     world.told()
     async with Node.connected(world) as node:
@@ -94,6 +98,7 @@ async def test_what_a_node_has_open_ends_with_its_certificate(world: Mtls, mode:
         node.replicating = node.replicate()
         assert never_sent(await node.ends())
         assert len(world.seen) == seen
+        assert ended == [CredentialsExpired], "a call that is refused had none"
 
 
 async def test_a_node_that_has_another_by_then_goes_on_with_that(world: Mtls, streams: Streams) -> None:

@@ -9,7 +9,6 @@ last: one ends when its credential does, and one of a node when the certificate 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -174,6 +173,13 @@ class _Stream:
     timer: asyncio.TimerHandle | None = None
 
 
+@dataclass(slots=True)
+class _Calls:
+    """Of one principal, under way."""
+
+    number: int = 0
+
+
 class Access:
     """Who may do what in this process, by the newest image. One for all of its servers, on one event loop."""
 
@@ -206,7 +212,7 @@ class Access:
         self.auditing.generation = lambda: self._control.view.access.generation
         self.calls_per_principal_max = 0
         """Calls at one time of one principal at all servers of this process; 0: there is no bound."""
-        self._calls: Counter[Principal] = Counter()
+        self._calls: dict[Principal, _Calls] = {}
         self.stale_ms_max = 0.0
         """No controller has been heard for longer: a closed cluster lets nobody in anew here. 0: never so."""
         self.heard_ms: Callable[[], float | None] = lambda: None
@@ -352,18 +358,21 @@ class Access:
         if not most or who is None:
             yield
             return
-        if self._calls[who] >= most:
+        calls = self._calls.get(who)
+        if calls is None:
+            calls = self._calls[who] = _Calls()
+        if calls.number >= most:
             raise Overloaded(
                 f"{who} has {most} calls under way at this node, streams among them, and may have no more "
                 "(calls_per_principal_max); close clients that are not needed, give programs principals of their own, "
                 "or raise it"
             )
-        self._calls[who] += 1
+        calls.number += 1
         try:
             yield
         finally:
-            self._calls[who] -= 1
-            if not self._calls[who]:
+            calls.number -= 1
+            if not calls.number:
                 del self._calls[who]
 
     @contextmanager
@@ -607,7 +616,8 @@ def _lasting(ends: ConnectionEnds | None, context: Context) -> AbstractContextMa
 
 def _counted(shown: Shown) -> Principal | None:
     principal = shown.caller.principal
-    return None if shown.node is not None or principal == ANONYMOUS else principal
+    nobody = principal.name == ANONYMOUS.name and principal == ANONYMOUS  # names alone are compared fast
+    return None if nobody or shown.node is not None else principal
 
 
 def _bearer(metadata: dict[str, Any]) -> str | None:
