@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
 from typing_extensions import override
 
 from headrace_common.adapters.controller_client import ControllerClient
@@ -16,11 +15,10 @@ from headrace_common.core.access.logging_in import EXCHANGE_MS_MAX, Login, Prove
 from headrace_common.core.access.sessions import session_claims, session_header
 from headrace_common.core.access.slowing import FailedLogins
 from headrace_common.core.access.users import SALTING_BYTES
-from headrace_common.core.errors import MetadataUnavailable, NotFound, Rejected, Unauthenticated
+from headrace_common.core.errors import MetadataUnavailable, NotFound, Unauthenticated
 from headrace_common.core.image import EMPTY_IMAGE
 from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.admission import address_of, host_of_peer
-from headrace_common.runtime.answering import NO_MESSAGE
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.entropy import new_nonce, new_secret
 from headrace_common.runtime.logs import logger
@@ -107,5 +105,3 @@ async def _next(requests: AsyncIterator[pb.AuthenticateRequest]) -> pb.Authentic
         return await anext(requests)
     except StopAsyncIteration:
         raise Unauthenticated("the login was ended before it was done") from None
-    except DecodeError:
-        raise Rejected(NO_MESSAGE) from None

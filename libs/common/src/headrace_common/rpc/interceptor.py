@@ -46,8 +46,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if guarded.request_deserializer is None:
             return guarded  # type: ignore[no-any-return]  # gRPC's handler is a named tuple
         read = counting(method, guarded.request_deserializer)
-        if not guarded.request_streaming:  # who reads a stream sees the failure itself
-            read = _tolerant(read)
+        read = _of_stream(read) if guarded.request_streaming else _of_call(read)
         return guarded._replace(request_deserializer=read)  # type: ignore[no-any-return]  # as above
 
 
@@ -109,14 +108,27 @@ class _Unread:
         self.error = error
 
 
-def _tolerant(deserialize: Deserialize) -> Deserialize:
+def _of_call(deserialize: Deserialize) -> Deserialize:
+    """gRPC reads the request of a call before the handler is called: what went wrong takes the request's place."""
+    read = _of_stream(deserialize)
+
+    def read_or_error(raw: bytes) -> Any:
+        try:
+            return read(raw)
+        except HeadraceError as error:
+            return _Unread(error)
+
+    return read_or_error
+
+
+def _of_stream(deserialize: Deserialize) -> Deserialize:
+    """Who reads a stream reads in its handler: what went wrong is raised there."""
+
     def read(raw: bytes) -> Any:
         try:
             return deserialize(raw)
         except DecodeError:
-            return _Unread(Rejected(_NO_MESSAGE))
-        except HeadraceError as error:
-            return _Unread(error)
+            raise Rejected(_NO_MESSAGE) from None
 
     return read
 

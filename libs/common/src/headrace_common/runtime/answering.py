@@ -14,15 +14,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import grpc.aio
-from google.protobuf.message import DecodeError
 
-from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.errors import HeadraceError
 from headrace_common.rpc.status import detail_of
 from headrace_common.runtime.tasks import TaskRunner
 
 UNDER_WAY_MAX: Final = 1_000
 """Requests of one stream that are being answered; many may wait for something, and are not to keep the others out."""
-NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
 _EOF: Final[Any] = grpc.aio.EOF
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -122,8 +120,6 @@ async def _read(stream: _Answers, check: Callable[[], None], own: TaskRunner) ->
             own.start(stream.serve(request), name="asked").add_done_callback(stream.ended)
     except grpc.aio.BaseError:
         return None  # the connection is gone
-    except DecodeError:
-        return Rejected(NO_MESSAGE)
     except HeadraceError as error:
         return error
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from headrace_broker.engine.body_checks import NOTHING_CHECKED
 from headrace_broker.engine.broker import Broker
@@ -34,7 +33,7 @@ from headrace_common.rpc.options import CLIENT_ID_KEY, MESSAGE_BYTES_MAX
 from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.access_gate import current_counted, current_record_teller, current_rights
 from headrace_common.runtime.admission import address_of
-from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
+from headrace_common.runtime.answering import answer_stream
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import access_pb2, broker_pb2_grpc, cluster_pb2, transaction_pb2
 from headrace_proto.v1 import broker_pb2 as pb
@@ -412,8 +411,6 @@ async def _read_all(
             del request  # an idle stream keeps no batches
     except grpc.aio.BaseError:
         return None  # the connection is gone
-    except DecodeError:
-        return Rejected(NO_MESSAGE)
     except HeadraceError as error:
         return error
     finally:

@@ -12,14 +12,13 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
 from headrace_common.rpc.convert_observed import observed_of
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.peers import peer_of
 from headrace_common.runtime.access_gate import current_rights
-from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
+from headrace_common.runtime.answering import answer_stream
 from headrace_common.runtime.clock import pause_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.engine.callers import CallersGroups
@@ -181,10 +180,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
 
 async def _next(context: Context) -> pb.MembershipRequest | None:
     """The next request; None: the client sends no more."""
-    try:
-        request = await context.read()
-    except DecodeError:
-        raise Rejected(NO_MESSAGE) from None
+    request = await context.read()
     return None if request is _EOF else request
 
 
