@@ -129,8 +129,15 @@ async def test_why_something_was_refused() -> None:
         lambda admin, text: admin.why_refused(text),
         lambda admin, text: admin.create_key(note=text),
         lambda admin, text: admin.list_keys(text),
+        lambda admin, text: admin.delete_keys(["k", text]),
+        lambda admin, text: admin.create_user(text, "a long enough pass-phrase 7"),
+        lambda admin, text: admin.change_password(text, "a long enough pass-phrase 7"),
         lambda admin, text: admin.delete_user(text),
         lambda admin, text: admin.list_users(text),
+        lambda admin, text: admin.alter_access(mode="closed", accept_loss_of=[text]),
+        lambda admin, text: admin.alter_quotas({text: {"produce_bytes_per_s": 1}}),
+        lambda admin, text: admin.delete_topic(text),
+        lambda admin, text: admin.describe_group(text),
     ],
 )
 async def test_what_is_no_text_is_refused_by_name(ask: Any) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from headrace._logging_in import NO_LIBRARY, new_exchange
 from headrace._passwords import check_password
@@ -22,6 +22,7 @@ from headrace.admin_access_types import (
     WhoAmI,
     WhyRefused,
 )
+from headrace.aio._admin_calls import AdminCalls
 from headrace.errors import InvalidConfig, Rejected
 from headrace_common.core.secret import Secret
 from headrace_proto.v1 import access_pb2 as pb
@@ -30,19 +31,14 @@ if TYPE_CHECKING:
     from headrace_common.core.access.changes import Change
     from headrace_common.core.access.grants import Grant
 
-T = TypeVar("T")
-
 YEAR: Final = timedelta(days=365)
 FOR_EVER: Final = -1
 NO_SALTS: Final[Mapping[str, tuple[bytes, int]]] = MappingProxyType({})
 MECHANISM: Final = "SCRAM-SHA-512"
 
 
-class AccessAdmin:
+class AccessAdmin(AdminCalls):
     """Inherited by ``AdminClient``, which brings the calls."""
-
-    async def _call(self, ask: Callable[[Any, float], Awaitable[T]], *, change: bool = False) -> T:
-        raise NotImplementedError
 
     async def alter_access(
         self,
@@ -91,7 +87,6 @@ class AccessAdmin:
         The mode, rules, roles and blocks: all, or what is said of one principal. It comes page by page: what changes
         meanwhile may be missed.
         """
-        _check_text(principal)
         request = pb.DescribeAccessRequest(principal=principal or "")
         found = pb.DescribeAccessResponse()
         while True:
@@ -112,7 +107,6 @@ class AccessAdmin:
             name: of the resource; without one it is the cluster.
             host: the address that it calls from; None: one that no rule names.
         """
-        _check_text(principal, operation, type, name, host)
         request = pb.ExplainAccessRequest(
             principal=principal, operation=operation.upper(), type=type.upper(), name=name, host=host or ""
         )
@@ -131,7 +125,6 @@ class AccessAdmin:
         Raises:
             Denied: the caller may know of nobody.
         """
-        _check_text(operation, type, name)
         request = pb.WhoCanRequest(operation=operation.upper(), type=type.upper(), name=name, limit=limit or 0)
         return AccessHolders.of(await self._call(lambda stub, timeout: stub.WhoCan(request, timeout=timeout)))
 
@@ -146,7 +139,6 @@ class AccessAdmin:
             Denied: the caller may know of nobody.
             NotFound: no node remembers it, or the caller may not know of whom it was.
         """
-        _check_text(id)
         request = pb.WhyRefusedRequest(id=id)
         return WhyRefused.of(await self._call(lambda stub, timeout: stub.WhyRefused(request, timeout=timeout)))
 
@@ -187,7 +179,6 @@ class AccessAdmin:
         lifetime_ms = FOR_EVER if lifetime is None else lifetime // timedelta(milliseconds=1)
         if lifetime is not None and lifetime_ms <= 0:
             raise Rejected("a key lasts for some time: lifetime is above 0, or None for ever")
-        _check_text(owner, note)
         request = pb.CreateKeyRequest(
             owner=owner or "", lifetime_ms=lifetime_ms, scope=map(grant_to_proto, scope), note=note
         )
@@ -197,7 +188,6 @@ class AccessAdmin:
 
     async def list_keys(self, owner: str | None = None) -> list[ApiKeyInfo]:
         """The keys of one principal, or of all whose keys the caller may see."""
-        _check_text(owner)
         request = pb.ListKeysRequest(owner=owner or "")
         answer = await self._call(lambda stub, timeout: stub.ListKeys(request, timeout=timeout))
         return [ApiKeyInfo.of(key) for key in answer.keys]
@@ -292,13 +282,11 @@ class AccessAdmin:
             NotFound: there is no such user.
             Conflict: something is said of it.
         """
-        _check_text(name)
         request = pb.DeleteUserRequest(name=name, cascade=cascade)
         await self._call(lambda stub, timeout: stub.DeleteUser(request, timeout=timeout), change=True)
 
     async def list_users(self, name: str | None = None) -> list[UserInfo]:
         """Users with passwords: one, or oneself and those whom the caller may see."""
-        _check_text(name)
         request = pb.ListUsersRequest(name=name or "")
         answer = await self._call(lambda stub, timeout: stub.ListUsers(request, timeout=timeout))
         return [UserInfo.of(user) for user in answer.users]
@@ -325,16 +313,6 @@ class AccessAdmin:
         """Who the cluster takes this client for."""
         request = pb.WhoAmIRequest()
         return WhoAmI.of(await self._call(lambda stub, timeout: stub.WhoAmI(request, timeout=timeout)))
-
-
-def _check_text(*texts: str | None) -> None:
-    """
-    Raises:
-        Rejected: one has half of a surrogate pair, as what was not UTF-8 has in Python: nothing can be called so.
-    """
-    for text in texts:
-        if text is not None and not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
-            raise Rejected(f"{text[:80]!a} is not UTF-8 text, so nothing can be called so")
 
 
 def _ms(time: timedelta | None) -> int:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable
+from typing import Final
 
 from headrace.admin_certificate_types import NodeCertificates
 from headrace.admin_cluster_types import ClusterStatus, Decommission, MovePlan, MoveProgress
+from headrace.aio._admin_calls import AdminCalls
 from headrace.errors import Rejected
 from headrace_proto.v1 import admin_pb2, cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
-
-T = TypeVar("T")
 
 ROLES: Final = ("broker", "controller", "coordinator", "admin")
 """Of nodes that are registered."""
 
 
-class ClusterAdmin:
+class ClusterAdmin(AdminCalls):
     """Inherited by ``AdminClient``, which brings the calls."""
-
-    async def _call(self, ask: Callable[[Any, float], Awaitable[T]], *, change: bool = False) -> T:
-        raise NotImplementedError
 
     async def describe_status(self) -> ClusterStatus:
         """How the cluster is, with a verdict in one line, and what is wrong."""

@@ -7,10 +7,11 @@ are made here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Final
 
+from headrace.aio._admin_calls import AdminCalls
 from headrace.errors import HeadraceError, Rejected, error_for
 from headrace.group_types import GroupDescription, GroupList, PartitionLag, ResetPlan, error_or_none, group_state
 from headrace.records import TopicPartition
@@ -18,18 +19,13 @@ from headrace_common.core.moments import parse_duration_ms, parse_moment_ms
 from headrace_proto.v1 import admin_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2 as coordinator
 
-T = TypeVar("T")
-
 POSITIONS: Final = {"earliest": pb.EARLIEST, "latest": pb.LATEST, "current": pb.CURRENT}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-class GroupAdmin:
+class GroupAdmin(AdminCalls):
     """Inherited by ``AdminClient``, which brings the calls."""
-
-    async def _call(self, ask: Callable[[Any, float], Awaitable[T]], *, change: bool = False) -> T:
-        raise NotImplementedError
 
     async def list_groups(self, *, states: Iterable[str] = ()) -> GroupList:
         """

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
-
 from headrace.admin_restore_types import RestoreInfo, StrayList
 from headrace.admin_types import TopicDescription
+from headrace.aio._admin_calls import AdminCalls
 from headrace.errors import Rejected, error_for
 from headrace_proto.v1 import controller_pb2 as pb
-
-T = TypeVar("T")
 
 _ID_BYTES = 16
 
 
-class RestoreAdmin:
+class RestoreAdmin(AdminCalls):
     """Inherited by ``AdminClient``, which brings the calls."""
-
-    async def _call(self, ask: Callable[[Any, float], Awaitable[T]], *, change: bool = False) -> T:
-        raise NotImplementedError
 
     async def describe_restore(self) -> RestoreInfo | None:
         """The last restore of the metadata from a backup, and which brokers it waits for; None: there was none."""

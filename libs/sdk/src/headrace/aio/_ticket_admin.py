@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from headrace.aio._admin_calls import AdminCalls
 from headrace.errors import UnsupportedVersion
 from headrace.ticket_types import AccessAnswer, AccessQuestion, AnnouncedChange, Ticket, TicketAudience
 from headrace_common.core.access.tickets import maker_of
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from headrace_common.core.secret import Secret
 
 
-class TicketAdmin:
+class TicketAdmin(AdminCalls):
     """Inherited by ``AdminClient``, which has the connections."""
 
     _transport: Transport

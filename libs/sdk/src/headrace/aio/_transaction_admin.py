@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from headrace._tokens import PreparedTransaction
 from headrace.admin_transaction_types import (
@@ -15,21 +15,17 @@ from headrace.admin_transaction_types import (
     TransactionList,
     state_number,
 )
+from headrace.aio._admin_calls import AdminCalls
 from headrace.errors import HeadraceError, Rejected, error_for
 from headrace_common.core.moments import parse_duration_ms
 from headrace_proto.v1 import admin_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn
 
-T = TypeVar("T")
-
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-class TransactionAdmin:
+class TransactionAdmin(AdminCalls):
     """Inherited by ``AdminClient``, which brings the calls."""
-
-    async def _call(self, ask: Callable[[Any, float], Awaitable[T]], *, change: bool = False) -> T:
-        raise NotImplementedError
 
     async def list_transactions(
         self,
