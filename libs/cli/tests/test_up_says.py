@@ -41,5 +41,7 @@ def test_whom_it_takes_is_told_at_each_start() -> None:
     assert "your programs and commands find its key" in closed
     assert "curl -H @/home/me/.headrace/authorization http://127.0.0.1:1/v1/topics" in closed
     assert "WARNING" not in closed
+    with_tls = who_may(ClusterOptions(closed=True, tls=True), HERE / "authorization", "https://127.0.0.1:1", "/ca.pem")
+    assert "curl --cacert /ca.pem -H @/home/me/authorization https://127.0.0.1:1/v1/topics" in with_tls[1]
     assert opened.startswith("WARNING:   open")
     assert "`headrace up --closed` closes it, for good" in opened

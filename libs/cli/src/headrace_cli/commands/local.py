@@ -216,7 +216,7 @@ def _show_cluster(session: Session, cluster: LocalCluster) -> None:
     session.say(f"REST:      {state.admin_url}   (its documentation: {state.admin_url}/docs)")
     if state.connect_url is not None:
         session.say(f"Connect:   {state.connect_url}   (`headrace connect apply FILE` creates a connector)")
-    for line in who_may(state.options, cluster.directory.authorization_file, state.admin_url or ""):
+    for line in who_may(state.options, cluster.directory.authorization_file, state.admin_url or "", state.ca):
         session.say(line)
     session.say(f"logs:      {cluster.directory.logs}")
     for line in how_to_find(state.bootstrap_servers, cluster.directory.path, Path.cwd()):
@@ -228,12 +228,13 @@ def what_starts(brokers: int, directory: Path) -> str:
     return f"starting {format_count(brokers, 'broker')} on {directory} ..."
 
 
-def who_may(options: ClusterOptions, authorization: Path, rest: str) -> list[str]:
+def who_may(options: ClusterOptions, authorization: Path, rest: str, ca: str | None = None) -> list[str]:
     """Whom the cluster takes, and how to change that. Pure."""
     if options.closed:
+        trusting = f"--cacert {ca} " if ca else ""
         return [
             "access:    closed: your programs and commands find its key; `headrace access` gives others rights",
-            f"           REST needs it too: curl -H @{authorization} {rest}/v1/topics",
+            f"           REST needs it too: curl {trusting}-H @{authorization} {rest}/v1/topics",
         ]
     return [
         "WARNING:   open: whoever reaches its ports, as every user of this machine does, may do everything; "
