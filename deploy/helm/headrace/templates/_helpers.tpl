@@ -207,19 +207,95 @@ and key. As a directory: a single file would stay what it was when the pod start
 
 {{/*
 What a client of ours shows, as headrace.secretVolume takes it: the API key in a Secret of its own, or the administrator's.
-Nothing where nobody asks. Takes root and own (the name of that Secret; may be empty).
+Nothing where nobody asks, or it shows a token. Takes root, own (the name of that Secret; may be empty), and account, that
+of the pod, if it has one of its own.
 */}}
 {{- define "headrace.apiKey" -}}
-{{- if (include "headrace.decides" .root) -}}
+{{- if and (include "headrace.decides" .root) (not (include "headrace.showsToken" .)) -}}
 {name: api-key, key: api-key, secret: {{ default (include "headrace.adminSecret" .root) .own }}}
 {{- end -}}
 {{- end -}}
 
+{{/* The variable that names it. Takes the same. */}}
 {{- define "headrace.apiKeyEnv" -}}
-{{- if (include "headrace.decides" .) }}
+{{- if (include "headrace.apiKey" .) }}
 - name: HEADRACE_API_KEY_FILE
   value: /etc/headrace/api-key/api-key
 {{- end }}
+{{- end -}}
+
+{{/* Whether a client of ours with an account of its own shows the token of it: not empty. Takes the same. */}}
+{{- define "headrace.showsToken" -}}
+{{- if and .account (not .own) (include "headrace.audience" .root) }}true{{ end -}}
+{{- end -}}
+
+{{/* That token as a volume, mounted where clients look; it has another before it ends. */}}
+{{- define "headrace.tokenVolume" -}}
+- name: token
+  projected:
+    defaultMode: 288  # 0440, of the pod's group
+    sources:
+      - serviceAccountToken:
+          path: token
+          audience: {{ include "headrace.audience" . | replace "$(POD_NAMESPACE)" .Release.Namespace | quote }}
+          expirationSeconds: 3600
+{{- end -}}
+
+{{- define "headrace.tokenMount" -}}
+- name: token
+  mountPath: /var/run/secrets/headrace
+  readOnly: true
+{{- end -}}
+
+{{/* As whom the cluster knows an account of the release. Takes root and account. */}}
+{{- define "headrace.principal" -}}
+ServiceAccount:{{ .root.Release.Namespace }}/{{ .account }}
+{{- end -}}
+
+{{/* An account without any right in Kubernetes: who a pod is to the cluster. Takes root, component, app and account. */}}
+{{- define "headrace.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ .account }}
+  labels:
+    {{- include "headrace.labels" (pick . "root" "component" "app") | nindent 4 }}
+automountServiceAccountToken: false
+{{- end -}}
+
+{{/*
+What roles the accounts of the release have in the cluster, as access.bindings and access.rules: those of apps, workers, and
+the job that makes connectors.
+*/}}
+{{- define "headrace.accountsAccess" -}}
+{{- $root := . -}}
+{{- $bindings := list -}}
+{{- $rules := list -}}
+{{- range .Values.streamsApps -}}
+{{- $account := include "headrace.workloadName" (dict "root" $root "component" "streams" "app" .name) -}}
+{{- if include "headrace.showsToken" (dict "root" $root "own" .apiKeySecret "account" $account) -}}
+{{- $principal := include "headrace.principal" (dict "root" $root "account" $account) -}}
+{{- $bindings = append $bindings (dict "principal" $principal "role" "streams" "name" (default .name .id)) -}}
+{{- range .access }}{{ $bindings = append $bindings (merge (dict "principal" $principal) .) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.connect.enabled -}}
+{{- $account := include "headrace.workloadName" (dict "root" . "component" "connect") -}}
+{{- if include "headrace.showsToken" (dict "root" . "own" .Values.connect.apiKeySecret "account" $account) -}}
+{{- $principal := include "headrace.principal" (dict "root" . "account" $account) -}}
+{{- $group := default "connect-cluster" .Values.config.connect.group_id -}}
+{{- $bindings = append $bindings (dict "principal" $principal "role" "connect" "name" ($group | urlquery | replace "+" "%20" | replace "." "%2E")) -}}
+{{- $rules = append $rules (dict "principal" $principal "allow" (list "describe") "type" "cluster" "pattern" "kafka-cluster") -}}
+{{- range .Values.connect.access }}{{ $bindings = append $bindings (merge (dict "principal" $principal) .) }}{{ end -}}
+{{- if include "headrace.appliesConnectors" . -}}
+{{- $operations := list "create" "alter_configs" -}}
+{{- if .Values.connect.prune }}{{ $operations = concat $operations (list "describe" "delete") }}{{ end -}}
+{{- $principal = include "headrace.principal" (dict "root" . "account" (printf "%s-apply" $account)) -}}
+{{- $rules = append $rules (dict "principal" $principal "allow" $operations "type" "connector" "pattern" "*") -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- dict "bindings" $bindings "rules" $rules | toJson -}}
 {{- end -}}
 
 {{/* Where the pod is, for the settings below it. */}}

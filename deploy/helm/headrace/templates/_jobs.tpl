@@ -1,7 +1,7 @@
 {{/*
 The pod of a job of ours. Takes root, component (job, client and users, which are clients; backup, node-token or certificates), service
 (whose image), command, mounts, volumes, account if it asks the API server, asks if it asks the cluster: it shows
-the administrator's key then, or that in the Secret own; and lasts if it is no job.
+the administrator's key then, or that in the Secret own, or with token that of its account; and lasts if it is no job.
 */}}
 {{- define "headrace.jobPod" -}}
 metadata:
@@ -13,8 +13,11 @@ spec:
 
 {{- define "headrace.jobSpec" -}}
 {{- $key := dict -}}
+{{- $shows := pick . "root" "own" -}}
+{{- if .token }}{{ $_ := set $shows "account" .account }}{{ end -}}
+{{- $token := and .asks (include "headrace.showsToken" $shows) -}}
 {{- $client := has .component (list "job" "client" "users") -}}
-{{- if .asks }}{{ $key = fromYaml (include "headrace.apiKey" (dict "root" .root "own" .own)) }}{{ end -}}
+{{- if .asks }}{{ $key = fromYaml (include "headrace.apiKey" $shows) }}{{ end -}}
 restartPolicy: {{ ternary "Always" "Never" (not (empty .lasts)) }}
 {{- if .lasts }}
 terminationGracePeriodSeconds: 1
@@ -49,7 +52,7 @@ containers:
       {{- with (include "headrace.caEnv" .root) }}{{ trim . | nindent 6 }}{{ end }}
       {{- end }}
       {{- if $key }}
-      {{- include "headrace.apiKeyEnv" .root | trim | nindent 6 }}
+      {{- include "headrace.apiKeyEnv" $shows | trim | nindent 6 }}
       {{- end }}
     resources:
       {{- toYaml (ternary .root.Values.resources.client .root.Values.resources.jobs (eq .component "client")) | nindent 6 }}
@@ -66,6 +69,9 @@ containers:
       {{- with $key }}
       {{- include "headrace.secretMount" . | nindent 6 }}
       {{- end }}
+      {{- if $token }}
+      {{- include "headrace.tokenMount" . | nindent 6 }}
+      {{- end }}
       {{- with .mounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -78,6 +84,9 @@ volumes:
   {{- end }}
   {{- with $key }}
   {{- include "headrace.secretVolume" . | nindent 2 }}
+  {{- end }}
+  {{- if $token }}
+  {{- include "headrace.tokenVolume" .root | nindent 2 }}
   {{- end }}
   {{- with .volumes }}
   {{- toYaml . | nindent 2 }}

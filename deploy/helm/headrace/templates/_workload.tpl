@@ -18,6 +18,7 @@ workload) and of, a dictionary:
   grace       seconds
   claim       size and storageClass of the volume at mountPath
   secrets     files of Secrets, as headrace.secretVolume takes them
+  shows       of a client: own and account, as headrace.apiKey takes them; it shows the key or the token to the cluster
   volumes, mounts  beside that volume and /tmp
   account     its ServiceAccount; else it has none of its own. No token is mounted for that
   client      name of the port that has a service address of its own, NAME-client
@@ -36,6 +37,9 @@ workload) and of, a dictionary:
 {{- if and $root.Values.auth.mtls.enabled (has (default "" .of.service) (list "broker" "coordinator" "admin")) }}
 {{- $secrets = append $secrets (dict "name" "client-ca" "key" "ca.crt" "secret" $root.Values.auth.mtls.clientCa.existingSecret) }}
 {{- end -}}
+{{- $shows := merge (dict "root" $root) (default dict .of.shows) -}}
+{{- $token := include "headrace.showsToken" $shows -}}
+{{- if .of.shows }}{{ with (include "headrace.apiKey" $shows) }}{{ $secrets = append $secrets (fromYaml .) }}{{ end }}{{ end -}}
 {{- if .of.service }}{{ $secrets = prepend $secrets (dict "name" "node-token" "key" "node-token" "secret" (include "headrace.nodeToken" $root)) }}{{ end -}}
 apiVersion: v1
 kind: Service
@@ -110,7 +114,7 @@ spec:
       {{- end }}
     spec:
       automountServiceAccountToken: false
-      {{- with .of.account }}
+      {{- with (ternary .of.account $shows.account (empty $token)) }}
       serviceAccountName: {{ . }}
       {{- end }}
       enableServiceLinks: false
@@ -200,6 +204,9 @@ spec:
             {{- range $secrets }}
             {{- include "headrace.secretMount" . | nindent 12 }}
             {{- end }}
+            {{- if $token }}
+            {{- include "headrace.tokenMount" . | nindent 12 }}
+            {{- end }}
             {{- if and $root.Values.tls.enabled (or .of.service .of.cluster) }}
             - name: tls
               mountPath: /etc/headrace/tls
@@ -227,6 +234,9 @@ spec:
             sizeLimit: 256Mi
         {{- range $secrets }}
         {{- include "headrace.secretVolume" . | nindent 8 }}
+        {{- end }}
+        {{- if $token }}
+        {{- include "headrace.tokenVolume" $root | nindent 8 }}
         {{- end }}
         {{- if $root.Values.tls.enabled }}
         {{- if .of.service }}

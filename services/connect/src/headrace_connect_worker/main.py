@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace import aio
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import Denied, HeadraceError
 from headrace_common.http.foreign_pages import Hosts as Names
 from headrace_common.http.protocol import HttpBounds
 from headrace_common.http.server import HttpServer
@@ -60,10 +60,13 @@ class _Cluster:
     id: str | None = None
 
     async def learn(self, admin: aio.AdminClient, clock: Clock) -> None:
-        """Ask until it says so; nothing waits for it."""
+        """Ask until it says so, or that this worker may not ask; nothing waits for it."""
         while self.id is None:
             try:
                 self.id = (await admin.describe_cluster()).cluster_id
+            except Denied as error:
+                _log.info("the cluster's id stays unknown: %s", error)
+                break
             except HeadraceError as error:
                 _log.info("the cluster's id is not known yet: %s", error)
                 await clock.sleep_ms(CLUSTER_PAUSE_MS)

@@ -36,6 +36,7 @@ streams    FENCE TOPIC shop.a | CREATE TOPIC shop.a | READ GROUP shop | WRITE TR
 streams    WRITE TRANSACTIONAL_ID shop@reset | CREATE_TOKENS PRINCIPAL User:alice
 connect    READ TOPIC connect-configs | READ GROUP c | READ GROUP connect-x | WRITE TRANSACTIONAL_ID connect.c.x/1
 connect    WRITE TRANSACTIONAL_ID connect-dlq.c.x.1 | WRITE TRANSACTIONAL_ID connect-leader.c
+connect    WRITE TRANSACTIONAL_ID connect-leader.c/leader | WRITE TRANSACTIONAL_ID connect.c.x/offsets
 viewer     DESCRIBE TOPIC shop.a | DESCRIBE_CONFIGS TOPIC shop.a | DESCRIBE GROUP shop.a
 """
 MAY_NOT = """
@@ -48,6 +49,7 @@ producer   READ TOPIC shop.a | CREATE TOPIC shop.a
 consumer   WRITE TOPIC shop.a | DELETE GROUP shop.a
 streams    READ TOPIC shopping | READ TOPIC shop | READ GROUP shop2 | WRITE TRANSACTIONAL_ID shop2
 connect    READ TOPIC x | WRITE TRANSACTIONAL_ID connect.other.x/1 | READ GROUP other
+connect    WRITE TRANSACTIONAL_ID connect-leader.c2 | WRITE TRANSACTIONAL_ID connect-leader.c2/leader
 viewer     READ TOPIC shop.a | READ GROUP shop.a | DESCRIBE TOPIC x
 """
 

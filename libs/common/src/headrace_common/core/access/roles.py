@@ -200,6 +200,7 @@ _SHAPES: Final[Mapping[str, tuple[tuple[ResourceType, PatternKind, str], ...]]] 
             (ResourceType.TRANSACTIONAL_ID, _PREFIX, "connect-dlq.{}."),
             (ResourceType.TRANSACTIONAL_ID, _PREFIX, "connect-snapshot.{}."),
             (ResourceType.TRANSACTIONAL_ID, _LITERAL, "connect-leader.{}"),
+            (ResourceType.TRANSACTIONAL_ID, _LITERAL, "connect-leader.{}/leader"),
         ),
     }
 )
