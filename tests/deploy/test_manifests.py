@@ -124,7 +124,7 @@ def test_notes_say_what_to_do(values: str, notes: Callable[[str | dict[str, Any]
         ("permissive", "security.mode=permissive"),
         (
             "closed",
-            "(apiKeySecret), the app words (apiKeySecret), the Spark job lake (apiKeySecret), the Spark job audit",
+            "with the administrator's key may do everything: the Spark job lake (apiKeySecret), the Spark job audit",
         ),
         ("restore", "restored"),
     ],

@@ -30,7 +30,8 @@ def asking(manifests: Sequence[Manifest]) -> set[str]:
         pod.component
         for pod in pods(manifests)
         for volume in pod.spec.get("volumes", [])
-        if "serviceAccountToken" in str(volume.get("projected"))
+        for source in volume.get("projected", {}).get("sources", [])
+        if "audience" not in source.get("serviceAccountToken", {"audience": ""})
     }
 
 

@@ -13,9 +13,12 @@ import pytest
 from tests.deploy import chart, combinations
 from tests.deploy.manifests import SERVICES, Manifest, Pod, name_of, of_kind, one, pod_of, pods, read_all
 
+from headrace._credentials import POD_TOKEN
 from headrace_cli import user_secrets
 from headrace_cli.wanted import parse
+from headrace_common.core.access.roles import Binding, targets_for
 from headrace_common.core.features import ACCESS
+from headrace_connect.core.names import encode
 from headrace_controller import admin_key_secret, new_secret
 
 pytestmark = pytest.mark.chart
@@ -61,19 +64,79 @@ def told(manifests: Sequence[Manifest]) -> dict[str, str]:
     return {name: given[name]["value"] for name in names if name in given}
 
 
-def test_who_uses_the_cluster_is_the_administrator_unless_it_has_a_key_of_its_own() -> None:
+def accounts(manifests: Sequence[Manifest]) -> dict[str, str]:
+    """The account whose token each pod shows, of those that show one; it is there, and the pod has no token but this."""
+    found = {}
+    for pod in pods(manifests):
+        tokens = [volume for volume in pod.spec.get("volumes", []) if volume["name"] == "token"]
+        for volume in tokens:
+            assert volume["projected"]["sources"] == [
+                {
+                    "serviceAccountToken": {
+                        "path": "token",
+                        "audience": f"headrace:{chart.NAMESPACE}/headrace",
+                        "expirationSeconds": 3600,
+                    }
+                }
+            ]
+            [mount] = [mount for mount in pod.main["volumeMounts"] if mount["name"] == "token"]
+            assert f"{mount['mountPath']}/token" == str(POD_TOKEN), "where clients look"
+            assert KEY_FILE not in {variable["name"] for variable in pod.main["env"]}, "it would be shown instead"
+            assert pod.spec["automountServiceAccountToken"] is False
+            account = pod.spec["serviceAccountName"]
+            assert one(manifests, f"ServiceAccount/{account}")["automountServiceAccountToken"] is False
+            found[pod.name] = account
+    return found
+
+
+def test_pods_that_use_the_cluster_have_a_key_or_a_token_of_their_own_and_few_are_the_administrator() -> None:
     apps = [combinations.STREAMS_APPS[0] | {"apiKeySecret": "of-billing"}, combinations.STREAMS_APPS[1]]
     manifests = chart.render(combinations.BY_NAME["closed"] | {"streamsApps": apps})
     [apply] = [m for m in of_kind(manifests, "Job") if name_of(m).startswith("Job/headrace-apply-")]
     assert shown(manifests) == {
         "StatefulSet/headrace-streams-billing": "of-billing",
-        "StatefulSet/headrace-streams-words": "headrace-admin",
-        "StatefulSet/headrace-connect": "headrace-admin",
-        "Job/headrace-connect-apply": "headrace-admin",
         name_of(apply): "headrace-admin",
         "Pod/headrace-test": "headrace-admin",
         "Deployment/headrace-client": "headrace-admin",
     }
+    assert accounts(manifests) == {
+        "StatefulSet/headrace-streams-words": "headrace-streams-words",
+        "StatefulSet/headrace-connect": "headrace-connect",
+        "Job/headrace-connect-apply": "headrace-connect-apply",
+    }
+
+
+def test_where_tokens_of_pods_are_not_taken_they_are_the_administrator() -> None:
+    values = combinations.BY_NAME["closed"] | {"auth": {"kubernetes": {"enabled": False}}}
+    manifests = chart.render(values)
+    assert accounts(manifests) == {}
+    assert shown(manifests)["StatefulSet/headrace-streams-words"] == "headrace-admin"
+    assert shown(manifests)["StatefulSet/headrace-connect"] == "headrace-admin"
+
+
+def test_accounts_get_the_rights_of_an_app_of_workers_and_what_the_values_add() -> None:
+    words = {"name": "words", "app": "words.py", "id": "shop.words", "access": [{"role": "consumer", "name": "lines"}]}
+    connect = combinations.CONNECT["connect"] | {"access": [{"role": "producer", "name": "shop."}], "prune": True}
+    values = {
+        "streamsApps": [words, {"name": "plain", "app": "plain.py"}],
+        "connect": connect,
+        "config": {"connect": {"group_id": "of shop.eu"}},
+        "access": {"bindings": [{"principal": "User:a", "role": "viewer", "name": "x"}]},
+    }
+    wanted = parse(one(chart.render(values), "ConfigMap/headrace-apply")["data"]["cluster.json"], "cluster.json")
+    of = f"ServiceAccount:{chart.NAMESPACE}/headrace"
+    bindings = [item for item in wanted.access if isinstance(item, Binding)]
+    bound = {(str(each.grantee), each.role) for each in bindings}
+    assert bound == {
+        ("User:a", "viewer"),
+        (f"{of}-streams-words", "streams"),
+        (f"{of}-streams-words", "consumer"),
+        (f"{of}-streams-plain", "streams"),
+        (f"{of}-connect", "connect"),
+        (f"{of}-connect", "producer"),
+    }
+    [workers] = [each for each in bindings if each.role == "connect"]
+    assert workers.targets == targets_for("connect", encode("of shop.eu"))
 
 
 def test_and_all_of_them_may_have_one() -> None:
