@@ -102,7 +102,7 @@ def test_pods_that_use_the_cluster_have_a_key_or_a_token_of_their_own_and_few_ar
     assert accounts(manifests) == {
         "StatefulSet/headrace-streams-words": "headrace-streams-words",
         "StatefulSet/headrace-connect": "headrace-connect",
-        "Job/headrace-connect-apply": "headrace-connect-apply",
+        "Job/headrace-connect-apply": "headrace-connect",
     }
 
 
@@ -135,6 +135,8 @@ def test_accounts_get_the_rights_of_an_app_of_workers_and_what_the_values_add() 
         (f"{of}-connect", "connect"),
         (f"{of}-connect", "producer"),
     }
+    rules = {str(item) for item in wanted.access if not isinstance(item, Binding)}
+    assert len(rules) == 2, rules
     [workers] = [each for each in bindings if each.role == "connect"]
     assert workers.targets == targets_for("connect", encode("of shop.eu"))
 

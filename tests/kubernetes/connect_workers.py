@@ -201,6 +201,7 @@ class _Run:
         desk = {"podSelector": {"matchLabels": {"app": NAME}}}
         connect = {
             "enabled": True,
+            "access": [{"role": "developer", "name": "shop."}, {"role": "developer", "name": "tickets"}],
             "replicas": self.replicas,
             "connectors": connectors,
             "prune": prune,

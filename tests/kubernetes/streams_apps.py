@@ -22,7 +22,12 @@ RUN_S: Final = 900.0
 """The longest that the load runs."""
 TAKEN_S: Final = 180.0
 """The longest until the output goes on after a change."""
-_APP: Final = {"name": "words", "app": "words.py", "standbys": 1}
+_APP: Final = {
+    "name": "words",
+    "app": "words.py",
+    "standbys": 1,
+    "access": [{"role": "consumer", "name": "lines"}, {"role": "producer", "name": "counts"}],
+}
 _PROGRAM: Final = """\
 from headrace.streams import App, agg, col, string
 
