@@ -13,7 +13,7 @@ import pytest
 from tests.deploy import chart, combinations
 from tests.deploy.manifests import SERVICES, Manifest, Pod, name_of, of_kind, one, pod_of, pods, read_all
 
-from headrace._credentials import POD_TOKEN
+from headrace.local_keys import POD_TOKEN
 from headrace_cli import user_secrets
 from headrace_cli.wanted import parse
 from headrace_common.core.access.roles import Binding, targets_for
@@ -65,7 +65,7 @@ def told(manifests: Sequence[Manifest]) -> dict[str, str]:
 
 
 def accounts(manifests: Sequence[Manifest]) -> dict[str, str]:
-    """The account whose token each pod shows, of those that show one; it is there, and the pod has no token but this."""
+    """The account whose token each pod shows, of those that show one; it is there, and the pod has no other token."""
     found = {}
     for pod in pods(manifests):
         tokens = [volume for volume in pod.spec.get("volumes", []) if volume["name"] == "token"]

@@ -14,6 +14,7 @@ import pytest
 
 from headrace.finding import ClusterAddress, UserLogin
 from headrace.local_keys import local_keys_directory, logins_directory, write_local_key
+from headrace_cli import workers
 from headrace_cli.exits import CommandFailed
 from headrace_cli.workers import DEFAULT_URL, Workers, find_url
 from headrace_common.core.secret import Secret
@@ -104,6 +105,19 @@ def test_a_file_a_login_and_a_local_cluster_have_keys(home: Path) -> None:
     write_local_key(logins_directory(os.environ), "id", ["127.0.0.1:9292"], Secret(f"{KEY}3"))
     assert shown("http://127.0.0.1:8084") == f"{KEY}3"
     assert shown("http://127.0.0.1:8083", replace(CLUSTER, servers=("b:1",))) == f"{KEY}2"
+
+
+def test_a_pod_has_the_token_of_its_account(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "POD_TOKEN", home / "token")
+    by_tls = replace(CLUSTER, ca="/ca.pem")
+    assert shown("https://connect.example", by_tls) is None
+    (home / "token").write_text(f"{KEY}\n")
+    assert shown("https://connect.example", by_tls) == shown("https://127.0.0.1:8083", by_tls) == KEY
+    assert shown("https://connect.example") is None, "a token is for clusters that speak TLS"
+    with pytest.raises(CommandFailed, match="is not sent to"):
+        shown("http://connect.example", by_tls)
+    write_local_key(local_keys_directory(os.environ), "id", ["127.0.0.1:8083"], Secret(f"{KEY}2"))
+    assert shown("https://127.0.0.1:8083", by_tls) == f"{KEY}2"
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a\nb", "\xe9"])

@@ -16,7 +16,14 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 import typer
 
 from headrace.finding import CA_VARIABLE, CLUSTER_FILE, DATA_DIR, ClusterAddress, credentialed
-from headrace.local_keys import find_login, local_keys_directory, logins_directory, read_key_file, read_local_keys
+from headrace.local_keys import (
+    POD_TOKEN,
+    find_login,
+    local_keys_directory,
+    logins_directory,
+    read_key_file,
+    read_local_keys,
+)
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_common.core.ids import is_loopback
 from headrace_common.core.secret import Secret
@@ -166,11 +173,18 @@ def find_credential(cluster: ClusterAddress, host: str, port: int, env: Mapping[
             ExitCode.USAGE,
             f"`headrace login --user {named.user.name}` gets a key for that.",
         )
-    if not is_loopback(f"{host}:{port}"):
+    if is_loopback(f"{host}:{port}"):
+        local = read_local_keys(local_keys_directory(env))
+        if (key := local.get(f"127.0.0.1:{port}" if host == "localhost" else f"{host}:{port}")) is not None:
+            return key
+    return _pod_token() if cluster.ca is not None else None
+
+
+def _pod_token() -> Secret | None:
+    """That of this pod's ServiceAccount, if it has one for the cluster."""
+    if not POD_TOKEN.exists():
         return None
-    return read_local_keys(local_keys_directory(env)).get(
-        f"127.0.0.1:{port}" if host == "localhost" else f"{host}:{port}"
-    )
+    return _sendable(Secret(POD_TOKEN.read_text("ascii").strip()), str(POD_TOKEN))
 
 
 def _sendable(key: Secret, where: str) -> Secret:

@@ -30,7 +30,14 @@ from headrace.finding import (
     ClusterAddress,
     UserLogin,
 )
-from headrace.local_keys import find_login, local_keys_directory, logins_directory, read_key_file, read_local_keys
+from headrace.local_keys import (
+    POD_TOKEN,
+    find_login,
+    local_keys_directory,
+    logins_directory,
+    read_key_file,
+    read_local_keys,
+)
 from headrace_common.core.errors import CredentialsExpired, HeadraceError, InvalidConfig, NetworkFailed, Rejected
 from headrace_common.core.ids import is_loopback
 from headrace_common.core.secret import Secret
@@ -42,8 +49,6 @@ FILE_BYTES_MAX: Final = 8_200
 """The longest token, and the end of its line."""
 _TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _HEADER: Final = "authorization"
-POD_TOKEN: Final = Path("/var/run/secrets/headrace/token")
-"""Where the token of a pod is mounted."""
 _RENEW_AGAIN_MS: Final = 30_000.0
 """After a renewal that failed, while what there is is still good."""
 _REFUSED_AGAIN_MS: Final = 60_000.0

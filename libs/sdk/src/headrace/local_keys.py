@@ -19,11 +19,14 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from headrace.finding import config_directory
 from headrace_common.core.ids import is_loopback
 from headrace_common.core.secret import Secret
 
+POD_TOKEN: Final = Path("/var/run/secrets/headrace/token")
+"""Where that of a pod's ServiceAccount is mounted."""
 _log = logging.getLogger("headrace")
 
 
