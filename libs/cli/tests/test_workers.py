@@ -109,15 +109,13 @@ def test_a_file_a_login_and_a_local_cluster_have_keys(home: Path) -> None:
 
 def test_a_pod_has_the_token_of_its_account(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "POD_TOKEN", home / "token")
-    by_tls = replace(CLUSTER, ca="/ca.pem")
-    assert shown("https://connect.example", by_tls) is None
+    assert shown("https://connect.example") is None
     (home / "token").write_text(f"{KEY}\n")
-    assert shown("https://connect.example", by_tls) == shown("https://127.0.0.1:8083", by_tls) == KEY
-    assert shown("https://connect.example") is None, "a token is for clusters that speak TLS"
-    with pytest.raises(CommandFailed, match="is not sent to"):
-        shown("http://connect.example", by_tls)
+    assert shown("https://connect.example") == shown("https://127.0.0.1:8083") == KEY
+    assert shown("http://connect.example") is None, "a token is for TLS alone"
+    assert shown("http://127.0.0.1:8083") is None
     write_local_key(local_keys_directory(os.environ), "id", ["127.0.0.1:8083"], Secret(f"{KEY}2"))
-    assert shown("https://127.0.0.1:8083", by_tls) == f"{KEY}2"
+    assert shown("https://127.0.0.1:8083") == f"{KEY}2"
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a\nb", "\xe9"])

@@ -125,7 +125,7 @@ def _shown(url: SplitResult, cluster: ClusterAddress) -> Secret | None:
         port = url.port or (443 if secure else 80)
     except ValueError:
         raise CommandFailed(f"{url.netloc!r} is no address", ExitCode.USAGE, f"Write it as {DEFAULT_URL}.") from None
-    found = find_credential(cluster, host, port, os.environ)
+    found = find_credential(cluster, host, port, os.environ) or (_pod_token() if secure else None)
     if found is not None and not secure and not is_loopback(f"{host}:{port}"):
         raise CommandFailed(
             f"the credential is not sent to {host} in plain text, where whoever is in between could read it",
@@ -173,15 +173,15 @@ def find_credential(cluster: ClusterAddress, host: str, port: int, env: Mapping[
             ExitCode.USAGE,
             f"`headrace login --user {named.user.name}` gets a key for that.",
         )
-    if is_loopback(f"{host}:{port}"):
-        local = read_local_keys(local_keys_directory(env))
-        if (key := local.get(f"127.0.0.1:{port}" if host == "localhost" else f"{host}:{port}")) is not None:
-            return key
-    return _pod_token() if cluster.ca is not None else None
+    if not is_loopback(f"{host}:{port}"):
+        return None
+    return read_local_keys(local_keys_directory(env)).get(
+        f"127.0.0.1:{port}" if host == "localhost" else f"{host}:{port}"
+    )
 
 
 def _pod_token() -> Secret | None:
-    """That of this pod's ServiceAccount, if it has one for the cluster."""
+    """That of this pod's ServiceAccount, if it has one for the cluster; it is for TLS alone."""
     if not POD_TOKEN.exists():
         return None
     return _sendable(Secret(POD_TOKEN.read_text("ascii").strip()), str(POD_TOKEN))
