@@ -12,7 +12,8 @@ import pytest
 from tests.deploy import chart
 from tests.deploy.manifests import one
 
-from headrace_connect.core.names import NAME_BYTES_MAX, encode
+from headrace_common.core.ids import in_ids
+from headrace_connect.core.names import NAME_BYTES_MAX
 from headrace_connect.runtime.catalog import find_connector, list_connectors
 from headrace_connect.runtime.configuring import describe_plugin
 from headrace_connect.settings import ValueType
@@ -51,7 +52,7 @@ def refused(given: dict[str, Any]) -> str:
 def of_ids(size: int, dots: int) -> str:
     """A name with so many dots that has ``size`` bytes as it stands in ids."""
     name = "a." * dots + "a" * (size - 4 * dots)
-    assert len(encode(name)) == size
+    assert len(in_ids(name)) == size
     return name
 
 

@@ -18,7 +18,6 @@ from headrace_cli import user_secrets
 from headrace_cli.wanted import parse
 from headrace_common.core.access.roles import Binding, targets_for
 from headrace_common.core.features import ACCESS
-from headrace_connect.core.names import encode
 from headrace_controller import admin_key_secret, new_secret
 
 pytestmark = pytest.mark.chart
@@ -138,7 +137,7 @@ def test_accounts_get_the_rights_of_an_app_of_workers_and_what_the_values_add() 
     rules = {str(item) for item in wanted.access if not isinstance(item, Binding)}
     assert len(rules) == 2, rules
     [workers] = [each for each in bindings if each.role == "connect"]
-    assert workers.targets == targets_for("connect", encode("of shop.eu"))
+    assert workers.targets == targets_for("connect", "of shop.eu")
 
 
 def test_and_all_of_them_may_have_one() -> None:

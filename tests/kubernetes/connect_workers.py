@@ -268,7 +268,8 @@ import json, os, ssl, sys, urllib.request
 trust = ssl.create_default_context(cafile=os.environ.get("HEADRACE_CA"))
 for path in sys.argv[1:]:
     url = os.environ["HEADRACE_CONNECT_URL"] + "/" + path
-    with urllib.request.urlopen(url, timeout=30, context=trust) as answer:
+    shown = {"Authorization": "Bearer " + open("/var/run/secrets/headrace/token").read()}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=shown), timeout=30, context=trust) as answer:
         print(json.dumps(json.load(answer)))
 """
 

@@ -283,7 +283,7 @@ What roles the accounts of the release have in the cluster, as access.bindings a
 {{- if include "headrace.showsToken" (dict "root" . "own" .Values.connect.apiKeySecret "account" $account) -}}
 {{- $principal := include "headrace.principal" (dict "root" . "account" $account) -}}
 {{- $group := default "connect-cluster" .Values.config.connect.group_id -}}
-{{- $bindings = append $bindings (dict "principal" $principal "role" "connect" "name" ($group | urlquery | replace "+" "%20" | replace "." "%2E")) -}}
+{{- $bindings = append $bindings (dict "principal" $principal "role" "connect" "name" $group) -}}
 {{- $rules = append $rules (dict "principal" $principal "allow" (list "describe") "type" "cluster" "pattern" "kafka-cluster") -}}
 {{- range .Values.connect.access }}{{ $bindings = append $bindings (merge (dict "principal" $principal) .) }}{{ end -}}
 {{- /* Who writes the topic of configurations makes connectors anyhow; so may the job, and people in a worker's pod. */ -}}

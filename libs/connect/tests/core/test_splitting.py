@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from headrace.records import TopicPartition
 from headrace_common.core.errors import FencedOwner, InvalidConfig, NetworkFailed, RecordTooLarge
+from headrace_common.core.ids import in_ids
 from headrace_connect.core.dead_letters import Origin, Refusal, Stage, error_headers
 from headrace_connect.core.errors import Fault, PartitionTaken, RetriableError, RowsRefused, fault_of, is_retriable
-from headrace_connect.core.names import encode, group_of, transactional_id
+from headrace_connect.core.names import group_of, transactional_id
 from headrace_connect.core.splitting import share
 
 SPLITS = st.lists(st.text("abcdef", min_size=1, max_size=3), unique=True, max_size=20)
@@ -73,6 +74,6 @@ def test_headers_of_dead_letters_have_kafkas_names() -> None:
 
 
 def test_ids_have_neither_dots_nor_slashes_of_names() -> None:
-    assert encode("a.b/c ü") == "a%2Eb%2Fc%20%C3%BC"
+    assert in_ids("a.b/c ü") == "a%2Eb%2Fc%20%C3%BC"
     assert transactional_id("c.d", "a.b", 3) == "connect.c%2Ed.a%2Eb/3"
     assert group_of("a.b") == "connect-a.b"

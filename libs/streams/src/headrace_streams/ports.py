@@ -95,7 +95,7 @@ class Topics(Protocol):
 
     async def limits(self, names: Sequence[str]) -> dict[str, Limits]:
         """
-        What topics take that exist.
+        What topics take that exist; whatever brokers take, where the app may not see the settings of one.
 
         Raises:
             HeadraceError: nobody answers.

@@ -95,9 +95,9 @@ class Saying:
 
 
 def _check_group_id(group_id: str) -> None:
-    from headrace_connect.core.names import CLUSTER_BYTES_MAX, encode
+    from headrace_connect.core.names import CLUSTER_BYTES_MAX, in_ids
 
-    size = len(encode(group_id))
+    size = len(in_ids(group_id))
     if not 1 <= size <= CLUSTER_BYTES_MAX:
         raise CommandFailed(
             f"--group-id has 1 to {CLUSTER_BYTES_MAX} bytes as it stands in ids, percent-encoded, not {size}",

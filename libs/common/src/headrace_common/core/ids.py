@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, NamedTuple, NewType
+from urllib.parse import quote
 
 from headrace_common.core.errors import InvalidTopic
 
@@ -83,6 +84,13 @@ def is_loopback(target: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def in_ids(name: str) -> str:
+    """
+    As the name of a connector or of a Connect cluster stands in transactional ids and owners: neither dots nor slashes.
+    """
+    return quote(name, safe="").replace(".", "%2E")
 
 
 def check_topic_name(name: str) -> str:

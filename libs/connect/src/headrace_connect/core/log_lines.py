@@ -9,7 +9,7 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-from headrace_connect.core.names import encode
+from headrace_common.core.ids import in_ids
 
 _TAGGED: Final = re.compile(r"\[([^\[\] ]{1,300})(?: (\d{1,9}))?\] ")
 
@@ -18,7 +18,7 @@ def tag_of(connector: str, task: int | None) -> str:
     """What stands before a line, and ends with a blank; nothing for a connector without a name."""
     if not connector:
         return ""
-    return f"[{encode(connector)}] " if task is None else f"[{encode(connector)} {task}] "
+    return f"[{in_ids(connector)}] " if task is None else f"[{in_ids(connector)} {task}] "
 
 
 def tagged(tag: str, text: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from typing import Final
-from urllib.parse import quote
+
+from headrace_common.core.ids import in_ids
 
 NAME_BYTES_MAX: Final = 80
 """Of a connector's name, as it stands in ids."""
@@ -18,14 +19,9 @@ CLUSTER_BYTES_MAX: Final = 100
 _SNAPSHOT_CHARACTERS_MAX: Final = 130
 
 
-def encode(name: str) -> str:
-    """As it stands in ids: neither dots nor slashes."""
-    return quote(name, safe="").replace(".", "%2E")
-
-
 def owner_of(cluster: str, connector: str) -> str:
     """Under which the tasks of a source claim their transactional ids."""
-    return f"connect.{encode(cluster)}.{encode(connector)}"
+    return f"connect.{in_ids(cluster)}.{in_ids(connector)}"
 
 
 def transactional_id(cluster: str, connector: str, task: int) -> str:
@@ -35,12 +31,12 @@ def transactional_id(cluster: str, connector: str, task: int) -> str:
 
 def dead_letters_id(cluster: str, connector: str, task: int) -> str:
     """Of the dead letters of a sink's task: of no owner, so that nothing times them out."""
-    return f"connect-dlq.{encode(cluster)}.{encode(connector)}.{task}"
+    return f"connect-dlq.{in_ids(cluster)}.{in_ids(connector)}.{task}"
 
 
 def snapshot_owner(cluster: str, connector: str) -> str:
     """Of what Spark reads for a source, as one unit; such owners are shorter than others."""
-    name = f"{encode(cluster)}.{encode(connector)}"
+    name = f"{in_ids(cluster)}.{in_ids(connector)}"
     if len(name) > _SNAPSHOT_CHARACTERS_MAX:
         name = blake2b(name.encode(), digest_size=16).hexdigest()
     return f"connect-snapshot.{name}"

@@ -8,7 +8,8 @@ from typing import Literal
 
 from headrace.finding import ClusterAddress
 from headrace_common.core.errors import InvalidConfig
-from headrace_connect.core.names import NAME_BYTES_MAX, encode
+from headrace_common.core.ids import in_ids
+from headrace_connect.core.names import NAME_BYTES_MAX
 from headrace_connect.core.source_commit import Boundary
 from headrace_connect.settings import Importance, setting
 
@@ -70,7 +71,7 @@ class ConnectorConfig:
     """How often in a row a task is restarted that failed by the fault of something outside; -1: for ever."""
 
     def __post_init__(self) -> None:
-        size = len(encode(self.name))
+        size = len(in_ids(self.name))
         if not 1 <= size <= NAME_BYTES_MAX:
             raise InvalidConfig(
                 f"name has 1 to {NAME_BYTES_MAX} bytes as it stands in ids, percent-encoded, not {size}"

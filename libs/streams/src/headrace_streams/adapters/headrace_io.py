@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -18,6 +19,7 @@ from headrace_common.core.errors import (
     InvalidConfig,
     RecordTooLarge,
     TopicAlreadyExists,
+    TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
 from headrace_common.core.setting import LONG_MAX
@@ -48,6 +50,9 @@ _ANY_TIME: Final = {_AHEAD_MAX: str(LONG_MAX), _BEHIND_MAX: str(LONG_MAX), _STAM
 """Event times are whatever rows say; those of repartition topics have to pass."""
 _REQUEST_BYTES_MAX: Final = 16 << 20
 """What brokers take; how much a topic takes, it says itself."""
+_NOT_KNOWN: Final = Limits(_REQUEST_BYTES_MAX)
+"""Of a topic whose settings this app may not see."""
+_log: Final = logging.getLogger(__name__)
 
 
 class SdkTopics:
@@ -122,7 +127,14 @@ class SdkTopics:
         return NewTopic(topic.name, topic.partitions, None, configs)
 
     async def limits(self, names: Sequence[str]) -> dict[str, Limits]:
-        return {name: _limits({**await self._admin.describe_configs(topic=name)}) for name in names}
+        return {name: await self._limits_of(name) for name in names}
+
+    async def _limits_of(self, name: str) -> Limits:
+        try:
+            return _limits({**await self._admin.describe_configs(topic=name)})
+        except TopicAuthorizationFailed as error:
+            _log.warning("a record that %s does not take ends this app, and is no dead letter: %s", name, error)
+            return _NOT_KNOWN
 
     async def trim(self, positions: Positions) -> None:
         await self._admin.delete_records({(tp.topic, tp.partition): offset for tp, offset in positions.items()})

@@ -11,8 +11,8 @@ from headrace.aio.transactions import UnitOwner
 from headrace.delivery import Delivery
 from headrace.errors import WaitTimedOut
 from headrace_common.core.errors import HeadraceError
+from headrace_common.core.ids import in_ids
 from headrace_common.runtime.clock import Clock
-from headrace_connect.core.names import encode
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect_worker.adapters.following import decode_each, follow_topic
 from headrace_connect_worker.core.encoding import decode_config
@@ -35,7 +35,7 @@ class SdkConfigLog:
     def __init__(self, servers: str, topic: str, group_id: str, topics: SdkTopics, clock: Clock, call_ms: int) -> None:
         self._servers = servers
         self._topic = topic
-        self._owner = f"connect-leader.{encode(group_id)}"
+        self._owner = f"connect-leader.{in_ids(group_id)}"
         self._topics = topics
         self._clock = clock
         self._patience = Patience(clock, call_ms)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_connect.core.names import NAME_BYTES_MAX, encode
+from headrace_common.core.ids import in_ids
+from headrace_connect.core.names import NAME_BYTES_MAX
 from headrace_connect.core.positions import encode_position
 from headrace_connect_worker.core.changes import CONFIG_BYTES_MAX
 from headrace_connect_worker.core.records import TargetState
@@ -149,7 +150,7 @@ def check_name(name: str) -> None:
         raise BadCommand(f"name has the control character U+{ord(control[0]):04X}")
     if name in {".", ".."} or name != name.strip(_WIDE_SPACE):
         raise BadCommand(f"{_shown(name)!r} cannot be the name of a connector: paths of REST could not have it")
-    size = len(encode(name))
+    size = len(in_ids(name))
     if size > NAME_BYTES_MAX:
         raise BadCommand(
             f"name has {size} bytes as it stands in ids, percent-encoded; {NAME_BYTES_MAX} is the most: "

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from headrace.work_types import Declaration, WorkItem, declare
-from headrace_connect.core.names import encode
+from headrace_common.core.ids import in_ids
 from headrace_connect_worker.core.herd import HerdState
 
 LEADER: Final = "leader"
@@ -40,12 +40,12 @@ class TaskItem:
 
 def watcher_id(name: str) -> str:
     """The item of a connector's watcher."""
-    return f"c/{encode(name)}"
+    return f"c/{in_ids(name)}"
 
 
 def task_id(name: str, task: int) -> str:
     """The item of a task."""
-    return f"t/{encode(name)}/{task}"
+    return f"t/{in_ids(name)}/{task}"
 
 
 def parse(item: str) -> WatcherItem | TaskItem | None:

@@ -25,6 +25,7 @@ from headrace_common.core.access.resources import (
     operation_set,
 )
 from headrace_common.core.errors import Rejected
+from headrace_common.core.ids import in_ids
 
 ROLE_NAME_CHARS_MAX: Final = 255
 TARGETS_PER_BINDING_MAX: Final = 100
@@ -196,11 +197,11 @@ _SHAPES: Final[Mapping[str, tuple[tuple[ResourceType, PatternKind, str], ...]]] 
             (ResourceType.TOPIC, _PREFIX, "connect-"),
             (ResourceType.GROUP, _LITERAL, "{}"),
             (ResourceType.GROUP, _PREFIX, "connect-"),
-            (ResourceType.TRANSACTIONAL_ID, _PREFIX, "connect.{}."),
-            (ResourceType.TRANSACTIONAL_ID, _PREFIX, "connect-dlq.{}."),
-            (ResourceType.TRANSACTIONAL_ID, _PREFIX, "connect-snapshot.{}."),
-            (ResourceType.TRANSACTIONAL_ID, _LITERAL, "connect-leader.{}"),
-            (ResourceType.TRANSACTIONAL_ID, _LITERAL, "connect-leader.{}/leader"),
+            (ResourceType.TRANSACTIONAL_ID, _PREFIX, "connect.{in_ids}."),
+            (ResourceType.TRANSACTIONAL_ID, _PREFIX, "connect-dlq.{in_ids}."),
+            (ResourceType.TRANSACTIONAL_ID, _PREFIX, "connect-snapshot.{in_ids}."),
+            (ResourceType.TRANSACTIONAL_ID, _LITERAL, "connect-leader.{in_ids}"),
+            (ResourceType.TRANSACTIONAL_ID, _LITERAL, "connect-leader.{in_ids}/leader"),
         ),
     }
 )
@@ -209,7 +210,7 @@ _SHAPES: Final[Mapping[str, tuple[tuple[ResourceType, PatternKind, str], ...]]] 
 def targets_for(role: str, name: str) -> frozenset[Target]:
     """
     What a built-in role is bound on when one name is given: a prefix; of ``streams`` the name of an app, of ``connect``
-    that of a Connect cluster as it stands in ids. Topics and groups that were given other names are bound one by one.
+    the ``group_id`` of a Connect cluster. Topics and groups that were given other names are bound one by one.
 
     Raises:
         Rejected: the role takes no such name; its targets are named one by one, or it has none.
@@ -217,4 +218,4 @@ def targets_for(role: str, name: str) -> frozenset[Target]:
     shapes = _SHAPES.get(role)
     if shapes is None:
         raise Rejected(f"role {role[:80]!r} takes no single name; name the resources, or none where it covers all")
-    return frozenset(Target(type, Pattern(kind, form.format(name))) for type, kind, form in shapes)
+    return frozenset(Target(type, Pattern(kind, form.format(name, in_ids=in_ids(name)))) for type, kind, form in shapes)
