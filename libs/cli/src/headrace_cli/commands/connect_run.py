@@ -95,7 +95,8 @@ class Saying:
 
 
 def _check_group_id(group_id: str) -> None:
-    from headrace_connect.core.names import CLUSTER_BYTES_MAX, in_ids
+    from headrace_common.core.ids import in_ids
+    from headrace_connect.core.names import CLUSTER_BYTES_MAX
 
     size = len(in_ids(group_id))
     if not 1 <= size <= CLUSTER_BYTES_MAX:
