@@ -121,3 +121,8 @@ def test_bindings_and_roles_are_bounded_and_checked() -> None:
     assert str(Binding(ALICE, "producer", frozenset({Target(ResourceType.TOPIC, EVERY_NAME)}))) == (
         "role producer on TOPIC *"
     )
+
+
+def test_a_connect_cluster_is_named_as_it_is_and_stands_otherwise_in_ids() -> None:
+    targets = {str(target.pattern) for target in targets_for("connect", "of shop.eu")}
+    assert {"of shop.eu", "connect.of%20shop%2Eeu.*", "connect-leader.of%20shop%2Eeu/leader"} <= targets
