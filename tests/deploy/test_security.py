@@ -113,6 +113,20 @@ def test_where_tokens_of_pods_are_not_taken_they_are_the_administrator() -> None
     assert shown(manifests)["StatefulSet/headrace-connect"] == "headrace-admin"
 
 
+def test_workers_that_wait_for_their_rights_do_not_wait_for_a_hook() -> None:
+    """Helm runs hooks when all is ready, if it is told to wait."""
+
+    def hooks(values: Mapping[str, Any]) -> list[bool]:
+        jobs = [job for job in of_kind(chart.render(values), "Job") if name_of(job).startswith("Job/headrace-apply")]
+        return ["helm.sh/hook" in job["metadata"].get("annotations", {}) for job in jobs]
+
+    topics = {"topics": [{"name": "orders"}]}
+    assert hooks(topics) == [True]
+    assert hooks(topics | combinations.CONNECT) == hooks(combinations.CONNECT) == [False]
+    own = {"connect": combinations.CONNECT["connect"] | {"apiKeySecret": "of-connect"}}
+    assert (hooks(own), hooks(topics | own)) == ([], [True])
+
+
 def test_accounts_get_the_rights_of_an_app_of_workers_and_what_the_values_add() -> None:
     words = {"name": "words", "app": "words.py", "id": "shop.words", "access": [{"role": "consumer", "name": "lines"}]}
     connect = combinations.CONNECT["connect"] | {"access": [{"role": "producer", "name": "shop."}], "prune": True}
@@ -136,6 +150,8 @@ def test_accounts_get_the_rights_of_an_app_of_workers_and_what_the_values_add() 
     }
     rules = {str(item) for item in wanted.access if not isinstance(item, Binding)}
     assert len(rules) == 2, rules
+    apps = {each.targets for each in bindings if each.role == "streams"}
+    assert apps == {targets_for("streams", "shop.words"), targets_for("streams", "plain")}
     [workers] = [each for each in bindings if each.role == "connect"]
     assert workers.targets == targets_for("connect", "of shop.eu")
 
