@@ -513,6 +513,8 @@ def test_what_the_settings_of_a_worker_say() -> None:
     files = {f"query_tls_{name}": Path(name) for name in ("cert", "key", "ca")}
     given = TlsConfig(Path("cert"), Path("key"), Path("ca"))
     assert StreamsConfig(**files).query_tls == given
+    told: dict[str, Any] = {name: str(file) for name, file in files.items()}  # as workers get their settings
+    assert StreamsConfig(**told).query_tls == given
     assert StreamsConfig(**files, query_tls_mode="allow").query_tls == replace(given, mode="allow")
     assert not StreamsConfig().query_tls.on
     with pytest.raises(InvalidConfig, match="query_tls_mode"):

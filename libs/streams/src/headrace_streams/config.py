@@ -95,13 +95,13 @@ class StreamsConfig:
     """Where the worker answers questions about its state, ``host:port``; None: nowhere."""
     advertise_host: str | None = None
     """Under which host others reach ``query_listen``; None: that of ``query_listen``, or this machine's name."""
-    query_tls_cert: Path | None = None
+    query_tls_cert: Path | str | None = None
     """File with the certificate that ``query_listen`` shows, then those that lead to a CA (PEM); it names
     ``streams.headrace``, or else the host under which others reach it. New files are taken without a restart. None: in
     plain text."""
-    query_tls_key: Path | None = None
+    query_tls_key: Path | str | None = None
     """File with its key, ECDSA P-256 without a password (PEM)."""
-    query_tls_ca: Path | None = None
+    query_tls_ca: Path | str | None = None
     """File with the CAs that those who ask trust (PEM); for most the cluster's."""
     query_tls_mode: str = setting("require", choices=tuple(mode.value for mode in TlsMode))
     """What ``query_listen`` does with plain text: require: nothing; prefer: it answers TLS and plain text; allow: the
@@ -127,7 +127,9 @@ class StreamsConfig:
     @property
     def query_tls(self) -> TlsConfig:
         """How ``query_listen`` speaks."""
-        return TlsConfig(self.query_tls_cert, self.query_tls_key, self.query_tls_ca, mode=self.query_tls_mode)
+        given = (self.query_tls_cert, self.query_tls_key, self.query_tls_ca)
+        cert, key, ca = (None if file is None else Path(file) for file in given)
+        return TlsConfig(cert, key, ca, mode=self.query_tls_mode)
 
     @property
     def trusted_ms(self) -> int:
