@@ -76,6 +76,15 @@ async def test_records_wait_for_as_long_as_they_may_and_no_longer(door: Door, at
         await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(sent)), 20)
 
 
+async def test_what_waits_for_a_producer_id_says_why_there_was_none(door: Door, at: Endpoint) -> None:
+    async with producer(door, at, delivery_timeout_ms=SHORT_MS) as client:
+        await client.partitions_for("t")
+        door.bound(1)
+        said = await fails(write(client), DeliveryTimedOut)
+        assert "it was never sent; the last failure was: " in said
+        assert SAID in said
+
+
 async def test_a_consumer_says_so_too_and_its_log_does(
     door: Door, at: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:

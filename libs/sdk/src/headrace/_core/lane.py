@@ -179,6 +179,11 @@ class Lane:
             return True
         return self.gap and not self.in_flight and all(batch.absent or batch.written for batch in self.sent)
 
+    def waits_for(self, error: HeadraceError) -> None:
+        """Why nothing that waits was sent yet."""
+        for batch in self.waiting:
+            batch.last_error = error
+
     def renew(self, identity: Identity) -> None:
         """Number all that is left from 0 under ``identity``."""
         assert not self.in_flight, "what is under way has its sequence"

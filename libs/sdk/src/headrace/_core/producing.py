@@ -284,6 +284,13 @@ class ProducerCore:
             self._requeue(lane)
         return effects
 
+    def asks_again(self, error: HeadraceError) -> list[Effect]:
+        """The cluster has given no identity yet: what waits for one, and is given up, says why."""
+        for lane in self._busy:
+            if lane.wants_identity():
+                lane.waits_for(error)
+        return []
+
     def unidentified(self) -> None:
         """``AskIdentity`` was given up, as nothing needs one any more."""
         self._asking = False

@@ -341,6 +341,7 @@ class ProducerEngine:
                 if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
                     request = pb.InitProducerIdRequest()
                 _log.info("no producer id yet: %s", error)
+                self._note(self._core.asks_again, error)
                 settings = self._settings
                 await self._clock.sleep_ms(
                     backoff_ms(attempt, first_ms=settings.retry_backoff_ms, ms_max=settings.retry_backoff_max_ms)
