@@ -14,16 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.issuer import SigningIssuer
+from tests.integration.access.issuing import trusting
 from typer.testing import CliRunner
 
 from headrace import AdminClient, Consumer, Producer, access
 from headrace._credentials import Granted
 from headrace._transport.grpc import GrpcTransport
 from headrace._transport.grpc_coordinators import CoordinatorCalls
-from headrace.errors import ClusterAuthorizationFailed, CredentialsRevoked, HeadraceError, Unauthenticated
+from headrace.errors import (
+    ClusterAuthorizationFailed,
+    CredentialsRevoked,
+    HeadraceError,
+    TopicAuthorizationFailed,
+    Unauthenticated,
+)
 from headrace.local_keys import logins_directory
 from headrace_cli.app import app
 from headrace_cli.local import LocalCluster
+from headrace_cli.local.processes import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -32,8 +41,14 @@ OTHER = "an old stone bridge"
 
 
 @pytest.fixture(scope="module")
-def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("passwords") / "data", brokers=2, closed=True) as made:
+def idp() -> SigningIssuer:
+    return SigningIssuer()
+
+
+@pytest.fixture(scope="module")
+def cluster(home: Path, idp: SigningIssuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("passwords")
+    with trusting(idp, directory), LocalCluster(directory / "data", brokers=2, closed=True, restart=False) as made:
         with AdminClient(made.bootstrap_servers) as admin:
             admin.create_topic("orders", partitions=2)
             admin.create_user("alice", GOOD)
@@ -189,6 +204,51 @@ def test_another_password_counts_at_once_and_with_a_grace_the_old_one_too(
     admin.change_password("bob", GOOD)
     assert who(cluster, GOOD, "bob") == "User:bob"
     assert isinstance(refusal(lambda: who(cluster, OTHER, "bob")), Unauthenticated)
+
+
+def writes(broker: str, topic: str, **shown: Any) -> bool:
+    """Whether a record is taken from who shows that; False: it may not, as far as is known there."""
+    try:
+        with Producer(broker, **shown) as producer:
+            producer.send(topic, b"1").result(30)
+    except TopicAuthorizationFailed:
+        return False
+    return True
+
+
+def reads(broker: str, topic: str, group: str, **shown: Any) -> int:
+    """How many records a member of a new group reads."""
+    settings = {"bootstrap_servers": broker, "group_id": group, "auto_offset_reset": "earliest", **shown}
+    with Consumer(topic, **settings) as consumer:
+        return len(list(consumer.read_to_end()))
+
+
+def test_while_no_controller_lives_users_log_in_and_tokens_that_nobody_has_seen_are_taken(
+    cluster: LocalCluster, admin: AdminClient, idp: SigningIssuer
+) -> None:
+    topic, now_ms = "orders-alone", int(time.time() * 1_000)
+    principal = f"Oidc:{idp.issuer.alias}/nina"
+    admin.create_topic(topic, partitions=1, replication_factor=2)
+    admin.create_user("nora", GOOD)
+    admin.alter_access([access.Put(access.bind(who, "developer", topic)) for who in ("User:nora", principal)])
+    for broker in cluster.bootstrap_servers:  # each has heard of it
+        assert wait_until(lambda broker=broker: writes(broker, topic, username="nora", password=GOOD), 20)
+    assert reads(cluster.bootstrap_servers[0], topic, topic), "the first group makes the topic of all groups"
+    begun = time.monotonic()
+    cluster.kill("controller-1")
+    try:
+        for number, broker in enumerate(cluster.bootstrap_servers):
+            token = idp.token(now_ms=now_ms, sub="nina", jti=str(number))
+            shown: dict[str, Any]
+            for shown in ({"username": "nora", "password": GOOD}, {"api_key": token}):
+                assert writes(broker, topic, **shown)
+                assert reads(broker, topic, f"{topic}-{number}", **shown)
+            with pytest.raises(Unauthenticated):
+                writes(broker, topic, username="nora", password=OTHER)
+    finally:
+        cluster.restart("controller-1")
+        cluster.wait_ready()
+    print(f"written and read {time.monotonic() - begun:.1f} s after the only controller died")
 
 
 def test_who_is_taken_away_is_cut_off_and_one_of_the_same_name_has_nothing(
