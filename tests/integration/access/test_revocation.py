@@ -6,39 +6,54 @@ the active controller dies in that moment. ``REVOCATION_LONG`` opens 200 of each
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc.aio
 import pytest
-from libs.common.tests.kit.issuer import SigningIssuer, jwk, key_set
+from libs.common.tests.kit.authority import Authority
+from libs.common.tests.kit.issuer import SigningIssuer
+from tests.integration.access.issuing import trusting, trusting_accounts
 
 from headrace import AdminClient, access
 from headrace._logging_in import log_in
+from headrace.securing import security_of, trust_in
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.processes import wait_until
-from headrace_common.core.access.issuers import Issuer
+from headrace_common.core.access.issuers import Issuer, IssuerKind
 from headrace_common.core.access.scram import DEFAULT_MECHANISM
 from headrace_common.core.errors import CredentialsRevoked, ErrorCode, HeadraceError, NotFound
 from headrace_common.core.secret import Secret
-from headrace_common.rpc.channels import Security, open_channel
+from headrace_common.rpc.channels import Security, open_channel, open_sync_channel
+from headrace_common.rpc.credentials import Pem
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.certificates import Leaf, write_private
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import cluster_pb2, controller_pb2
+from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 
 pytestmark = pytest.mark.integration
 
+T = TypeVar("T")
+
 LONG: Final = "REVOCATION_LONG" in os.environ
 CALLERS: Final = 67 if LONG else 10
 """Each has a stream at each node."""
 NODES: Final = ("broker-1", "broker-2", "coordinator-1")
+ROWS_MAX: Final = 100
+"""Of access that are changed at one time."""
+STREAMS_EACH: Final = 50
+"""On one connection, where what is shown goes with the call."""
+OF_EACH_KIND: Final = 12 if LONG else 5
+"""Where all kinds are together; of certificates each is a connection to each node."""
 USERS: Final = 33 if LONG else 2
 """Each shows a session and a login, at each node."""
 PASSWORD: Final = "a quiet river bends"
@@ -54,27 +69,52 @@ def idp() -> SigningIssuer:
 
 
 @pytest.fixture(scope="module")
-def cluster(home: Path, idp: SigningIssuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def accounts() -> SigningIssuer:
+    """Of pods."""
+    audience = frozenset({"headrace:shop/headrace"})
+    return SigningIssuer(Issuer("kubernetes", "https://kubernetes.local", audience, kind=IssuerKind.KUBERNETES))
+
+
+@pytest.fixture(scope="module")
+def clients() -> Authority:
+    """Signs their certificates."""
+    return Authority("clients")
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    home: Path,
+    idp: SigningIssuer,
+    accounts: SigningIssuer,
+    clients: Authority,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LocalCluster]:
     del home
     directory = tmp_path_factory.mktemp("revocation")
-    keys, issuers = directory / "keys.json", directory / "issuers.json"
-    keys.write_bytes(key_set(*map(jwk, idp.keys.values())))
-    issuer: Issuer = idp.issuer
-    issuers.write_text(
-        json.dumps(
-            [{"alias": issuer.alias, "iss": issuer.iss, "audiences": sorted(issuer.audiences), "jwks": keys.as_uri()}]
-        )
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HEADRACE_CONTROLLER_OIDC_ISSUERS_FILE", str(issuers))
-        with LocalCluster(directory / "data", brokers=2, controllers=2, closed=True) as made:
+    write_private(directory / "clients.crt", clients.ca.certificate_pem)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        trusting(idp, directory),
+        trusting_accounts(accounts, directory) as launcher,
+    ):
+        for role in ("BROKER", "COORDINATOR"):
+            patch.setenv(f"HEADRACE_{role}_MTLS_LISTEN", "127.0.0.1:0")
+            patch.setenv(f"HEADRACE_{role}_MTLS_CLIENT_CA", str(directory / "clients.crt"))
+        launchers = dict.fromkeys(("controller-1", "controller-2"), launcher)
+        with LocalCluster(
+            directory / "data", brokers=2, controllers=2, tls=True, closed=True, launchers=launchers
+        ) as made:
             yield made
 
 
 @pytest.fixture
 def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
-    with AdminClient(cluster.bootstrap_servers) as made:
+    with AdminClient(cluster.address) as made:
         yield made
+
+
+Shown: TypeAlias = "str | Pem"
+"""A bearer; or a certificate, which is shown where clients have one."""
 
 
 @dataclass
@@ -99,23 +139,43 @@ async def _why(call: Any) -> HeadraceError:
 
 
 @asynccontextmanager
-async def streams(cluster: LocalCluster, bearers: dict[str, str]) -> AsyncIterator[Streams]:
+async def streams(cluster: LocalCluster, shown: Mapping[str, Shown]) -> AsyncIterator[Streams]:
     """One of each at each node."""
+    trusted, mtls = trust_of(cluster), await asyncio.to_thread(mtls_addresses, cluster)
     async with AsyncExitStack() as stack:
-        found = Streams({who: [] for who in bearers})
+        found = Streams({who: [] for who in shown})
         for node in NODES:
-            channel = await stack.enter_async_context(open_channel(cluster.process(node).grpc, own_connection=True))
-            stub: Any = BrokerStub(channel) if node.startswith("broker") else CoordinatorStub(channel)
-            open_stream = stub.Fetch if node.startswith("broker") else stub.Membership
-            for who, bearer in bearers.items():
-                call = open_stream(metadata=(("authorization", f"Bearer {bearer}"),))
+            at, number = cluster.process(node).grpc, 0
+            for who, one in shown.items():
+                if isinstance(one, Pem):
+                    opened = open_channel(mtls[node], Security(pem=one), own_connection=True)
+                    channel, metadata = await stack.enter_async_context(opened), ()
+                else:
+                    if number % STREAMS_EACH == 0:
+                        opened = open_channel(at, trusted, own_connection=True)
+                        shared = await stack.enter_async_context(opened)
+                    channel, metadata, number = shared, (("authorization", f"Bearer {one}"),), number + 1
+                stub: Any = BrokerStub(channel) if node.startswith("broker") else CoordinatorStub(channel)
+                call = (stub.Fetch if node.startswith("broker") else stub.Membership)(metadata=metadata)
                 await call.initial_metadata()  # it was let in
                 found.calls[who].append(call)
         yield found
 
 
-def keys_of(admin: AdminClient, prefix: str) -> tuple[dict[str, str], list[str]]:
-    made = {f"User:{prefix}{number}": admin.create_key(f"User:{prefix}{number}") for number in range(CALLERS)}
+def trust_of(cluster: LocalCluster) -> Security:
+    return trust_in(Path(cluster.address.ca or ""))
+
+
+def mtls_addresses(cluster: LocalCluster) -> dict[str, str]:
+    """Where clients show certificates, by node."""
+    with open_sync_channel(cluster.process("admin").grpc, security_of(cluster.address)) as channel:
+        nodes = AdminStub(channel).DescribeCluster(controller_pb2.DescribeClusterRequest(), timeout=20).nodes
+    names = {cluster_pb2.BROKER: "broker", cluster_pb2.COORDINATOR: "coordinator"}
+    return {f"{names[one.role]}-{one.id}": f"{one.mtls.host}:{one.mtls.port}" for one in nodes if one.role in names}
+
+
+def keys_of(admin: AdminClient, prefix: str, count: int = CALLERS) -> tuple[dict[str, str], list[str]]:
+    made = {f"User:{prefix}{number}": admin.create_key(f"User:{prefix}{number}") for number in range(count)}
     return {who: one.key.reveal() for who, one in made.items()}, [one.description.id for one in made.values()]
 
 
@@ -123,12 +183,39 @@ def tokens_of(idp: SigningIssuer, prefix: str) -> dict[str, str]:
     now_ms = int(time.time() * 1_000)
     return {
         f"Oidc:{idp.issuer.alias}/{prefix}{number}": idp.token(now_ms=now_ms, sub=f"{prefix}{number}")
-        for number in range(CALLERS)
+        for number in range(OF_EACH_KIND)
     }
 
 
-async def cut(cluster: LocalCluster, bearers: dict[str, str], what: str, revoke: Callable[[], None]) -> None:
-    async with streams(cluster, bearers) as opened:
+def accounts_of(accounts: SigningIssuer, prefix: str) -> dict[str, str]:
+    now_ms = int(time.time() * 1_000)
+    subject = f"system:serviceaccount:shop:{prefix}"
+    return {
+        f"ServiceAccount:shop/{prefix}{number}": accounts.token(now_ms=now_ms, sub=f"{subject}{number}")
+        for number in range(OF_EACH_KIND)
+    }
+
+
+def certificates_of(cluster: LocalCluster, clients: Authority, prefix: str) -> dict[str, Pem]:
+    ca, found = Path(cluster.address.ca or "").read_bytes(), {}
+    for number in range(OF_EACH_KIND):
+        pair = clients.make(Leaf(f"{prefix}{number}"))
+        found[f"Cert:{prefix}{number}"] = Pem(ca, pair.certificate_pem, pair.key_pem)
+    return found
+
+
+def delegated_of(cluster: LocalCluster, admin: AdminClient, prefix: str) -> tuple[dict[str, str], list[str]]:
+    """Keys that a driver makes for its tasks, with its own and narrower than that."""
+    own = admin.create_key(f"User:{prefix}driver").key
+    scope = [access.grant(["READ"], "TOPIC", "orders")]
+    with AdminClient(cluster.address, api_key=own) as driver:
+        made = [driver.create_key(lifetime=timedelta(hours=1), scope=scope) for _ in range(OF_EACH_KIND)]
+    shown = {f"User:{prefix}driver, task {number}": one.key.reveal() for number, one in enumerate(made)}
+    return shown, [one.description.id for one in made]
+
+
+async def cut(cluster: LocalCluster, shown: Mapping[str, Shown], what: str, revoke: Callable[[], object]) -> None:
+    async with streams(cluster, shown) as opened:
         over = asyncio.create_task(opened.end())
         await asyncio.to_thread(revoke)
         acknowledged = time.monotonic()
@@ -139,39 +226,66 @@ async def cut(cluster: LocalCluster, bearers: dict[str, str], what: str, revoke:
     assert late <= CUT_S
 
 
+def kill_active(cluster: LocalCluster, admin: AdminClient) -> None:
+    cluster.kill(f"controller-{admin.describe_cluster().controller_id}")
+
+
 @pytest.mark.parametrize("dies", [False, True], ids=["", "a controller dies"])
 async def test_keys_that_are_deleted(cluster: LocalCluster, admin: AdminClient, dies: bool) -> None:
     bearers, ids = keys_of(admin, f"deleted-{dies}-")
+    delegated, more = await asyncio.to_thread(delegated_of, cluster, admin, f"deleted-{dies}-")
 
     def revoke() -> None:
         if dies:
-            active = admin.describe_cluster().controller_id
-            cluster.kill(f"controller-{active}")
-        assert wait_until(lambda: _deleted(admin, ids), 60)
+            kill_active(cluster, admin)
+        assert wait_until(lambda: _deleted(admin, ids + more), 60)
 
-    await cut(cluster, bearers, "keys deleted" + " while a controller died" * dies, revoke)
+    await cut(cluster, bearers | delegated, "keys deleted" + " while a controller died" * dies, revoke)
 
 
 def _deleted(admin: AdminClient, ids: list[str]) -> bool:
-    """Whatever became of the request: they are gone."""
+    """Whatever became of the requests before: they are gone."""
     try:
-        admin.delete_keys(ids)
+        left = sorted({key.id for key in admin.list_keys()}.intersection(ids))
+        for some in batched(left):
+            admin.delete_keys(some)
     except HeadraceError:
-        return not {key.id for key in admin.list_keys()} & {*ids}
+        return False
     return True
 
 
-async def test_owners_of_keys_and_tokens_that_are_blocked(
-    cluster: LocalCluster, admin: AdminClient, idp: SigningIssuer
+def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many as are changed at one time."""
+    for start in range(0, len(items), ROWS_MAX):
+        yield items[start : start + ROWS_MAX]
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["", "a controller dies"])
+async def test_who_is_blocked_whatever_it_has_shown(
+    cluster: LocalCluster,
+    admin: AdminClient,
+    idp: SigningIssuer,
+    accounts: SigningIssuer,
+    clients: Authority,
+    dies: bool,
 ) -> None:
-    keys, _ = keys_of(admin, "blocked-")
-    for what, bearers in (("owners of keys", keys), ("owners of tokens", tokens_of(idp, "blocked-"))):
-        await cut(
-            cluster,
-            bearers,
-            f"{what} blocked",
-            lambda bearers=bearers: admin.alter_access([access.Put(access.block(who)) for who in bearers]),
-        )
+    prefix = f"blocked-{str(dies).lower()}-"
+    keys, _ = keys_of(admin, prefix, OF_EACH_KIND)
+    delegated, _ = await asyncio.to_thread(delegated_of, cluster, admin, prefix)
+    tokens, of_pods = tokens_of(idp, prefix), accounts_of(accounts, prefix)
+    certificates = certificates_of(cluster, clients, prefix)
+    users, by_password = await users_of(cluster, admin, f"{prefix}u")
+    who = {*keys, *tokens, *of_pods, *certificates, f"User:{prefix}driver", *(f"User:{user}" for user in users)}
+    blocks = [access.Put(access.block(one)) for one in who]
+
+    def revoke() -> None:
+        if dies:
+            kill_active(cluster, admin)
+        for some in batched(blocks):
+            until_done(lambda some=some: admin.alter_access(some))
+
+    shown: dict[str, Shown] = {**keys, **delegated, **tokens, **of_pods, **certificates, **by_password}
+    await cut(cluster, shown, "owners blocked" + " while a controller died" * dies, revoke)
 
 
 # --- users with passwords ------------------------------------------------------------------------------------------
@@ -182,8 +296,8 @@ async def users_of(cluster: LocalCluster, admin: AdminClient, prefix: str) -> tu
     users = [f"{prefix}{number}" for number in range(USERS)]
     for user in users:
         await asyncio.to_thread(admin.create_user, user, PASSWORD)
-    at = cluster.process("broker-1").grpc
-    sessions = [await log_in(at, Security(), user, Secret(PASSWORD), DEFAULT_MECHANISM) for user in users]
+    at, trusted = cluster.process("broker-1").grpc, trust_of(cluster)
+    sessions = [await log_in(at, trusted, user, Secret(PASSWORD), DEFAULT_MECHANISM) for user in users]
     logins = [await asyncio.to_thread(admin.log_in, user, PASSWORD) for user in users]
     shown = {f"{user} by session": one.token.reveal() for user, one in zip(users, sessions, strict=True)}
     return users, shown | {f"{user} by key": one.key.reveal() for user, one in zip(users, logins, strict=True)}
@@ -210,17 +324,11 @@ async def test_users_whose_passwords_are_changed(cluster: LocalCluster, admin: A
 
     def revoke() -> None:
         if dies:
-            cluster.kill(f"controller-{admin.describe_cluster().controller_id}")
+            kill_active(cluster, admin)
         for user in users:
             until_done(lambda user=user: admin.change_password(user, ANOTHER))
 
     await cut(cluster, bearers, "passwords changed" + " while a controller died" * dies, revoke)
-
-
-async def test_users_who_are_blocked(cluster: LocalCluster, admin: AdminClient) -> None:
-    users, bearers = await users_of(cluster, admin, "stopped-")
-    blocks = [access.Put(access.block(f"User:{user}")) for user in users]
-    await cut(cluster, bearers, "users blocked", lambda: admin.alter_access(blocks))
 
 
 @DIES
@@ -229,7 +337,7 @@ async def test_users_who_are_deleted(cluster: LocalCluster, admin: AdminClient, 
 
     def revoke() -> None:
         if dies:
-            cluster.kill(f"controller-{admin.describe_cluster().controller_id}")
+            kill_active(cluster, admin)
         for user in users:
             until_done(lambda user=user: admin.delete_user(user, cascade=True))
 
