@@ -5,12 +5,14 @@ addresses of these listeners alone. Who asks there for every operation: ``test_e
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.access import strangers
 from tests.integration.access.site import BILLING, Site, opened_site
 
 from headrace import AdminClient, Consumer, Producer, access
@@ -68,3 +70,12 @@ def test_what_is_vouched_for_changes_nobodys_rights_at_the_controllers(site: Sit
         admin.create_topic("of-the-boss", partitions=1, replication_factor=1)
         with pytest.raises(ClusterAuthorizationFailed, match="certificate alone"):
             admin.alter_access([access.Put(access.bind("User:eve", "superuser"))])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_another_unix_user_gets_nothing_at_any_port_though_it_trusts_the_cluster(site: Site) -> None:
+    found = strangers.ask_as_nobody(site.cluster)
+    strangers.check_refused(found)
+    codes = [set(one["grpc"].values()) for one in found["asked"].values()]
+    assert codes.count({"UNAVAILABLE", "UNAUTHENTICATED"}) == 3, "clients' own: by TLS it is asked who it is"
+    assert codes.count({"UNAVAILABLE"}) >= 9, "three with certificates, four of nodes, those of etcd"

@@ -14,9 +14,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import grpc
 import pytest
+from tests.integration.access import strangers
 from tests.integration.access.forging import Forger
 
 from headrace import AdminClient, Consumer, Producer, access
@@ -45,8 +47,26 @@ ASKED: dict[str, Ask] = {
 
 
 @pytest.fixture(scope="module")
-def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("closed") / "data", brokers=1, closed=True) as made:
+def public() -> Iterator[Path]:
+    """A directory that every user of the machine may enter."""
+    with TemporaryDirectory(prefix="headrace-") as directory:
+        os.chmod(directory, 0o755)
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def home(public: Path) -> Iterator[Path]:
+    directory = public / "home"
+    directory.mkdir(mode=0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(directory))
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def cluster(home: Path, public: Path) -> Iterator[LocalCluster]:
+    del home
+    with LocalCluster(public / "data", brokers=1, closed=True) as made:
         with AdminClient(made.bootstrap_servers) as admin:
             admin.create_topic("orders")
         yield made
@@ -123,6 +143,20 @@ def test_another_user_is_told_what_is_missing(cluster: LocalCluster, tmp_path: P
     assert "HEADRACE_API_KEY" in said
     assert "how the cluster is it does not tell you: this cluster is closed" in status(cluster, tmp_path)
     assert "this cluster is closed" in status(cluster, tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_another_unix_user_gets_nothing_at_any_port_and_opens_no_file(cluster: LocalCluster) -> None:
+    keys = local_keys_directory(os.environ)
+    paths = strangers.everything_under(cluster.directory.path, keys)
+    assert {Path(path).suffix for path in paths} >= {".toml", ".log"}
+    found = strangers.ask_as_nobody(cluster, paths)
+    strangers.check_refused(found)
+    assert len(found["asked"]) >= 8, "internal ports and those of etcd too"
+    asked = [one for one in found["asked"].values() if "UNAUTHENTICATED" in one["grpc"].values()]
+    assert len(asked) >= 6, "of brokers, coordinators and admins two each"
+    assert [one["http"] for one in found["asked"].values()].count(401) == 1, "REST"
+    assert not found["opened"]
 
 
 @pytest.mark.parametrize("role", ASKED)
