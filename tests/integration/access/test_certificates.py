@@ -77,5 +77,5 @@ def test_another_unix_user_gets_nothing_at_any_port_though_it_trusts_the_cluster
     found = strangers.ask_as_nobody(site.cluster)
     strangers.check_refused(found)
     codes = [set(one["grpc"].values()) for one in found["asked"].values()]
-    assert codes.count({"UNAVAILABLE", "UNAUTHENTICATED"}) == 3, "clients' own: by TLS it is asked who it is"
+    assert codes.count({"UNAVAILABLE", "UNAUTHENTICATED"}) >= 3, "clients' own: by TLS it is asked who it is"
     assert codes.count({"UNAVAILABLE"}) >= 9, "three with certificates, four of nodes, those of etcd"

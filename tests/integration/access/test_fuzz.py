@@ -23,9 +23,11 @@ from typing import Any, Final
 
 import grpc
 import pytest
+from libs.common.tests.kit.issuer import SigningIssuer
+from tests.integration.access.canaries import everything_said, plant
+from tests.integration.access.issuing import trusting
 
 from headrace import AdminClient, Producer
-from headrace.local_keys import local_keys_directory, read_local_keys
 from headrace_admin.rpc.access_table import ACCESS as ADMIN
 from headrace_broker.rpc.access_table import ACCESS as BROKER
 from headrace_cli.local import LocalCluster
@@ -34,7 +36,6 @@ from headrace_common.core.errors import Denied, NetworkFailed, Overloaded, Rejec
 from headrace_common.rpc.access_rules import NOBODY
 from headrace_common.rpc.channels import open_sync_channel
 from headrace_common.rpc.status import error_from_rpc
-from headrace_common.runtime.token_file import read_tokens
 from headrace_controller.rpc.access_table import ACCESS as CONTROLLER
 from headrace_coordinator.rpc.access_table import ACCESS as COORDINATOR
 
@@ -59,17 +60,25 @@ ANSWERED_S_MAX: Final = 5.0
 
 
 @pytest.fixture(scope="module")
-def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def idp() -> SigningIssuer:
+    return SigningIssuer()
+
+
+@pytest.fixture(scope="module")
+def cluster(home: Path, idp: SigningIssuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     del home
-    with LocalCluster(tmp_path_factory.mktemp("fuzz") / "data", brokers=1, closed=True, restart=False) as made:
+    directory = tmp_path_factory.mktemp("fuzz")
+    with trusting(idp, directory), LocalCluster(directory / "data", brokers=1, closed=True, restart=False) as made:
         yield made
 
 
-def test_somebody_without_a_credential_gets_nothing_and_harms_nobody(cluster: LocalCluster) -> None:
+def test_somebody_without_a_credential_gets_nothing_and_harms_nobody(
+    cluster: LocalCluster, idp: SigningIssuer, tmp_path: Path
+) -> None:
     print(f"FUZZ_SEED={SEED}")
     with AdminClient(cluster.bootstrap_servers) as admin:
         admin.create_topic("orders")
-        canary = admin.create_key("User:canary").key.reveal()
+        secrets = plant(cluster, admin, idp)
     before = {one.name: (one.pid, memory(one.pid)) for one in cluster.processes if one.pid}
     with writing(cluster) as waits:
         attacks: list[Callable[[random.Random], None]] = [
@@ -90,14 +99,7 @@ def test_somebody_without_a_credential_gets_nothing_and_harms_nobody(cluster: Lo
         grown = after[name][1] - bytes_before
         print(f"{name} has grown by {grown >> 20} MiB; the longest wait of a writer was {max(waits):.3f} s")
         assert grown < GROWS_BYTES_MAX, f"{name} has grown by {grown >> 20} MiB"
-    key = read_local_keys(local_keys_directory(os.environ))[cluster.bootstrap_servers[0]].reveal()
-    secrets = {
-        "a key that was made": canary.encode(),
-        "its secret": canary.rpartition("_")[2].encode(),
-        "the key of the start": key.encode(),
-        "the node token": read_tokens(cluster.directory.path / "node-token")[0],
-    }
-    for where, text in everything_said(cluster, key):
+    for where, text in everything_said(cluster, tmp_path):
         for what, secret in secrets.items():
             assert secret not in text, f"{what} stands in {where}"
 
@@ -245,23 +247,3 @@ def send_wrong_keys(channel: grpc.Channel, rng: random.Random) -> None:
             assert one.exception() is not None
         sent += len(flight)
     print(f"{sent} wrong credentials in a second")
-
-
-def everything_said(cluster: LocalCluster, key: str) -> Iterator[tuple[str, bytes]]:
-    """Logs, metrics, all that is stored, and answers about who has which rights; not the files of credentials."""
-    for log in sorted(cluster.directory.logs.iterdir()):
-        yield str(log), log.read_bytes()
-    for one in cluster.processes:
-        if one.metrics and not one.name.startswith("etcd"):
-            with urllib.request.urlopen(f"http://{one.metrics}/metrics", timeout=10) as answer:
-                yield f"metrics of {one.name}", answer.read()
-    for route in ("/v1/access", "/v1/keys", "/v1/access/observed", "/v1/whoami"):
-        request = urllib.request.Request(cluster.admin_url + route, headers={"Authorization": f"Bearer {key}"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            yield route, answer.read()
-    stored = [cluster.directory.path / "etcd-1", *cluster.directory.path.glob("broker-*")]
-    found = [file for root in stored if root.exists() for file in root.rglob("*") if file.is_file()]
-    assert found, "what is stored is there to be searched"
-    for file in found:
-        with suppress(FileNotFoundError):  # etcd and RocksDB go on
-            yield str(file), file.read_bytes()
