@@ -14,6 +14,7 @@ from libs.sdk.tests.kit.doors import Door, closed_broker, closed_coordinator
 from services.broker.tests.kit.cluster import topic_id_of
 
 from headrace import aio
+from headrace._credentials import Granted
 from headrace._transport.grpc import GrpcTransport
 from headrace._transport.port import Coordinator
 from headrace.aio._client import ClusterClient, Leader
@@ -275,6 +276,34 @@ async def test_a_reader_whose_key_is_taken_back_is_told(at: Endpoint, door: Door
         door.revoke(key)
         await told(reader.poll(LONG_MS))
         await told(reader.poll(LONG_MS))
+    await reader.close()
+
+
+async def test_a_reader_whose_user_may_not_log_in_any_more_is_told(
+    at: Endpoint, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key: str | None = door.make_key()
+
+    async def log_in(*_: Any) -> Granted:
+        if key is None:
+            raise CredentialsRevoked("User:alice is blocked")
+        return Granted(Secret(key), 3_600_000)
+
+    monkeypatch.setattr(GrpcTransport, "_log_in", log_in)
+    who: dict[str, Any] = {"username": "alice", "password": "a quiet river bends"}
+    reader = aio.Consumer("t", bootstrap_servers=str(at), auto_offset_reset="earliest", **who)
+    async with producer(at, api_key=door.make_key()) as client:
+        await write(client, "t", b"1")
+        assert len(await reader.poll(LONG_MS)) == 1
+        shown, key = key, None
+        door.revoke(shown or "")
+        assert "blocked" in await told(reader.poll(LONG_MS))
+        key = door.make_key()
+        await write(client, "t", b"2")
+        async with asyncio.timeout(10):
+            while not (records := await reader.poll(LONG_MS)):
+                pass
+        assert [record.value for record in records] == [b"2"]
     await reader.close()
 
 

@@ -48,6 +48,7 @@ from headrace.errors import (
     ErrorCode,
     GroupAuthorizationFailed,
     HeadraceError,
+    NetworkFailed,
     Rejected,
     Then,
     TopicAuthorizationFailed,
@@ -387,6 +388,21 @@ def test_a_reader_that_nobody_tells_its_leader_is_told_why() -> None:
     core.placed(T1, TOPIC_ID, A, 1, 0.0)
     core.refused(error)
     assert core.take_failure(0.0) is None, "all is known that is read"
+
+
+def test_a_reader_that_can_ask_nobody_before_it_has_logged_in_is_told_why_it_may_not() -> None:
+    core = FetchPositions(FetchLimits(), None)
+    core.add(T0, 0)
+    core.placed(T0, TOPIC_ID, A, 0, 0.0)
+    plan = core.fetch(A)
+    assert plan is not None
+    core.answers.fail(plan, NetworkFailed("alice has to log in again; nothing was sent"), 0.0)
+    assert core.take_failure(0.0) is None
+    error = CredentialsRevoked("no")
+    core.refused(error)
+    assert core.take_failure(0.0) is error
+    core.tick(1_000.0)
+    assert core.fetch(A) is not None, "it asks on: the credential may be let in again"
 
 
 @each

@@ -34,6 +34,7 @@ from headrace_common.core.errors import (
     ErrorCode,
     HeadraceError,
     LeaderNotAvailable,
+    NetworkFailed,
     UnsupportedCompression,
     UnsupportedVersion,
 )
@@ -107,9 +108,12 @@ class FetchPositions:
         self.state.settle(partition)
 
     def refused(self, error: HeadraceError) -> None:
-        """The cluster does not tell this client who leads: the application is told that, once, if it waits for it."""
-        unled = [partition for partition in self.partitions.values() if partition.leader == NO_NODE]
-        for partition in unled[:1]:
+        """
+        The cluster tells this client nothing: the application is told that, once, if it waits for it. It waits where
+        nobody is known to lead, and where the leader could not be asked: a client that has to log in asks nobody.
+        """
+        waiting = [p for p in self.partitions.values() if p.leader == NO_NODE or _is_unasked(p)]
+        for partition in waiting[:1]:
             self.state.fail(partition, error)
 
     def _recreated(self, partition: PartitionFetch) -> None:
@@ -392,3 +396,8 @@ class FetchPositions:
                 self.state.went_wrong(partition, trouble.error, now_ms)
             due = partition.retry_at_ms if due is None else min(due, partition.retry_at_ms)
         return due
+
+
+def _is_unasked(partition: PartitionFetch) -> bool:
+    """Whether who leads it could not be asked the last time."""
+    return partition.trouble is not None and isinstance(partition.trouble.error, NetworkFailed)
