@@ -148,8 +148,10 @@ def test_tls_1_2_says_at_once_that_it_demands_one(files: TlsFiles) -> None:
     with of_python(files, ssl.TLSVersion.TLSv1_2) as at:
         assert check(at)[0]["tls"].startswith("TLSv1.2 ECDHE-ECDSA-")
     with of_python(files, ssl.TLSVersion.TLSv1_2, demands=True) as at:
-        told, _ = check(at, code=1)
+        told, said = check(at, code=1)
     assert "handshake failure" in told["tls"]
+    assert "as TLS 1.2 does where certificates are demanded of clients" in told["tls"]
+    assert "does not speak TLS" not in said
 
 
 @pytest.mark.parametrize(("shift", "said"), [(timedelta(days=9), "not valid before"), (timedelta(days=-9), "after")])
@@ -166,6 +168,7 @@ def test_nobody_there_and_no_address() -> None:
         at = "{}:{}".format(*server.getsockname())
     assert "takes no connections" in check(at, code=4)[1]
     assert "is not an address" in check("https://x/", code=2)[1]
+    assert "no host can have that name" in check("a..b:1", code=4)[1]
 
 
 def test_one_that_closes_at_once_is_neither(files: TlsFiles) -> None:

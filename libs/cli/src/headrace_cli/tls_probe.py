@@ -77,6 +77,8 @@ def clock_fault(certificate: Certificate, now_ms: int) -> str:
 def _connect(at: Endpoint) -> Iterator[socket.socket]:
     try:
         connection = socket.create_connection((at.host, at.port), timeout=TIMEOUT_S)
+    except UnicodeError as error:
+        raise NetworkFailed(f"{str(at)!r} takes no connections: no host can have that name") from error
     except OSError as error:
         raise NetworkFailed(f"{at} takes no connections: {error.strerror or error}") from error
     with connection:
@@ -149,5 +151,8 @@ def _verify(at: Endpoint, name: str, ca: Path) -> str:
 
 def _say(error: OSError) -> str:
     if isinstance(error, ssl.SSLError) and error.reason:
-        return error.reason.replace("_", " ").lower()
+        said = error.reason.replace("_", " ").lower()
+        if "alert" in said:
+            return f"it ended the handshake ({said}), as TLS 1.2 does where certificates are demanded of clients"
+        return said
     return error.strerror or str(error) or "it closed the connection"

@@ -95,7 +95,7 @@ def probe_of(at: Endpoint, found: Probe, ca: Path | None, clock: str) -> Row:
 def probe_complaint(found: Probe, name: str, ca: Path | None, clock: str) -> str:
     """Why a client that trusts ``ca`` would be refused; empty: it would not."""
     if found.tls is None:
-        return f"it does not speak TLS: {found.fault}"
+        return f"it does not speak TLS: {found.fault}" if found.plain else f"no TLS came about: {found.fault}"
     if clock:
         return f"its certificate: {clock}"
     if found.verified:
