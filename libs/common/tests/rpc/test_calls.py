@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -170,3 +172,26 @@ async def test_what_is_no_answer_and_what_is_no_failure_of_the_network(silent: t
         BytesValue.FromString(b"\xff")
     with pytest.raises(KeyError), CallTo(AT):
         raise KeyError("ours")
+
+
+async def test_an_error_that_somebody_keeps_holds_no_call(silent: tuple[Silent, str]) -> None:
+    """A call that is held keeps its closed channel connecting, with what the channel was opened with."""
+    _, address = silent
+    channel = open_channel(address)
+    begun = channel.unary_unary("/Silent/unary", BytesValue.SerializeToString, BytesValue.FromString)
+    calls: list[weakref.ref[Any]] = []
+
+    def ask() -> Any:
+        call = begun(BytesValue(value=b"busy"))
+        calls.append(weakref.ref(call))
+        return call
+
+    gc.disable()
+    try:
+        with pytest.raises(Overloaded) as told, CallTo(AT):
+            await ask()
+        assert isinstance(told.value.__cause__, grpc.RpcError)
+        await channel.close()
+        assert [call() for call in calls] == [None]
+    finally:
+        gc.enable()

@@ -65,7 +65,8 @@ class CallTo:
             return
         grpc = library()
         if isinstance(error, grpc.RpcError):
-            raise error_from_rpc(error) from error
+            del trace  # it holds the call, and so its channel, for as long as somebody keeps the error
+            raise error_from_rpc(error) from error.with_traceback(None)
         if isinstance(error, grpc.aio.UsageError):
             raise NetworkFailed(f"the connection to {self._at} is gone: {_NOT_SENT} ({error})") from error
         if isinstance(error, (grpc.aio.BaseError, asyncio.InvalidStateError)):
