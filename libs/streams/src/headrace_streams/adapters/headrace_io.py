@@ -133,7 +133,7 @@ class SdkTopics:
         try:
             return _limits({**await self._admin.describe_configs(topic=name)})
         except TopicAuthorizationFailed as error:
-            _log.warning("a record that %s does not take ends this app, and is no dead letter: %s", name, error)
+            _log.warning("a record that topic %s does not take ends this app, and is no dead letter: %s", name, error)
             return _NOT_KNOWN
 
     async def trim(self, positions: Positions) -> None:
