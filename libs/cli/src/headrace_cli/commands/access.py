@@ -89,7 +89,10 @@ def show(
         }
         for bound in found.bindings
     ]
-    session.show([*rules, *bindings], empty="no rules; super users alone may do anything in a closed cluster")
+    session.show(
+        [*rules, *bindings],
+        empty="no rules that you may see; without one, super users alone may do anything in a closed cluster",
+    )
     for what, names in (("super users", found.super_users), ("blocked", found.blocked), ("unreadable", found.faults)):
         if names:
             session.say(f"{what}: {', '.join(names)}")
@@ -321,7 +324,7 @@ def report(session: Session, within: Within = None) -> None:
         _say_looked(session, found)
         session.show(
             [*map(_stranger, found.strangers), *map(_refusal, found.refusals)],
-            empty="nobody came without a credential or a right",
+            empty="nobody came without a credential or a right, of those that you may see",
         )
         for line in dict.fromkeys(one.remedy for one in found.refusals if one.remedy):
             session.say(f"to allow it: {line}")
