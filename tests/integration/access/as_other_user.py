@@ -43,7 +43,7 @@ def ask_grpc(at: str, operations: list[str], ca: str | None) -> dict[str, str]:
                 next(call(iter([b""]), timeout=10), None)
                 found[operation] = "OK"
             except grpc.RpcError as error:
-                found[operation] = error.code().name  # type: ignore[attr-defined]
+                found[operation] = error.code().name
     return found
 
 

@@ -7,6 +7,6 @@ from pathlib import Path
 from headrace_common.runtime import kubernetes
 
 account, (_, _, _, module, *arguments) = sys.argv[1], sys.argv[2:]
-kubernetes.ACCOUNT = Path(account)  # type: ignore[misc]
+kubernetes.ACCOUNT = Path(account)
 sys.argv = [module, *arguments]
 runpy.run_module(module, run_name="__main__", alter_sys=True)

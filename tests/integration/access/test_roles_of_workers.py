@@ -99,7 +99,7 @@ def test_workers_of_connect_run_a_source_and_a_sink(cluster: LocalCluster, tmp_p
             return done.status_code in (200, 201)
 
         for name in connectors:
-            assert wait_until(lambda name=name: put(name), WAIT_S), log.read_text()  # type: ignore[misc]
+            assert wait_until(lambda name=name: put(name), WAIT_S), log.read_text()
         assert wait_until(lambda: rows(tmp_path / "copies.db") == 2, WAIT_S), log.read_text()
         assert client.put("/connectors/lines/stop").is_success
         assert wait_until(lambda: client.delete("/connectors/lines/offsets").status_code == 200, WAIT_S), (

@@ -32,11 +32,6 @@ LONG_MS = 60_000
 """Nobody waits for so long: what is refused is told at once."""
 
 
-@pytest.fixture(autouse=True)
-def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
 @pytest.fixture
 def door() -> Door:
     return Door()

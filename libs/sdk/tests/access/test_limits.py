@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +17,6 @@ from headrace_common.core.ids import Endpoint
 SAID = "User:alice has 1 calls under way at this node, streams among them, and may have no more"
 SHORT_MS = 1_500
 LONG_MS = 60_000
-
-
-@pytest.fixture(autouse=True)
-def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 @pytest.fixture

@@ -26,11 +26,6 @@ BELIEVED_MS = 1_000
 """What the client is told that it is, so that it is not too late beside other tests."""
 
 
-@pytest.fixture(autouse=True)
-def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
 @pytest.fixture
 def door() -> Door:
     return Door(SystemClock())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -28,11 +27,6 @@ from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
 RECORDS = 120
 VALUES = [Random(n).randbytes(1_000) for n in range(RECORDS)]
-
-
-@pytest.fixture(autouse=True)
-def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 @asynccontextmanager

@@ -41,7 +41,7 @@ async def is_read(world: Guarded, shows: Shows) -> bool:
 
 async def _two(call: object) -> None:
     for _ in range(2):
-        await call.read()  # type: ignore[attr-defined]
+        await call.read()
 
 
 async def test_a_principal_has_one_share_wherever_it_comes_from_and_others_have_theirs(world: Guarded) -> None:
