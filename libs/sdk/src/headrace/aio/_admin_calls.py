@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from inspect import iscoroutinefunction
@@ -13,7 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AdminCalls:
+class AdminCalls(ABC):
     """
     The base of the parts. Each of their calls refuses text that UTF-8 cannot write, as what was not UTF-8 has in
     Python (half of a surrogate pair): nothing can be called so.
@@ -24,9 +25,9 @@ class AdminCalls:
             if iscoroutinefunction(method) and not name.startswith("_"):
                 setattr(cls, name, _refusing_what_is_no_text(method))
 
+    @abstractmethod
     async def _call(self, ask: Callable[[Any, float], Awaitable[T]], *, change: bool = False) -> T:
         """Ask the cluster; see ``AdminClient``, which brings it."""
-        raise NotImplementedError
 
 
 def _refusing_what_is_no_text(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
