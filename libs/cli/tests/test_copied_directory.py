@@ -238,7 +238,7 @@ def test_what_another_user_has_put_there_is_neither_started_nor_stopped(
     directory = DataDir(tmp_path / ".headrace")
     directory.create()
     owners = {directory.path / planted: 10_001}
-    monkeypatch.setattr("headrace_common.runtime.private_files._owner_of", lambda path: owners.get(path, 0))
+    monkeypatch.setattr("headrace_common.runtime.private_files._owner_of", lambda path, _: owners.get(path, 0))
     for refused in (directory.create, directory.read):
         with pytest.raises(LocalClusterFailed, match=r"belongs to another user \(uid 10001\).*--data-dir DIR"):
             refused()

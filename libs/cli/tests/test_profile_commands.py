@@ -49,11 +49,22 @@ def test_a_profile_is_made_chosen_shown_and_left_again(config: Path) -> None:
     assert "(the default)" in done("list")
 
 
+def test_a_profile_is_removed_and_all_else_stays(config: Path) -> None:
+    config.parent.mkdir()
+    config.write_text(choose_profile(OWN, "two"))
+    assert "no profile is chosen any more" not in done("remove", "one")
+    two = '# before two\n[two]\nbootstrap = "two:1"\n# in two\n'
+    assert config.read_text() == f'# mine\nprofile = "two"\n\n{two}'
+    assert "no profile is chosen any more" in done("remove", "two")
+    assert tomllib.loads(config.read_text()) == {}
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
         (["show", "x"], "there is no profile 'x'"),
         (["use", "x"], "there is no profile 'x'"),
+        (["remove", "x"], "there is no profile 'x'"),
         (["use"], "name a profile"),
         (["use", "x", "--none"], "name a profile"),
         (["set", "x"], "needs an address"),

@@ -74,7 +74,7 @@ _HINTS_BY_KIND = {
     Kind.DENIED: "Ask somebody who may for the right; the error names it.",
     Kind.CONFLICT: "The error names what stands in the way; change that, then try again.",
     Kind.BUSY: "`headrace cluster health` says what is missing; then try again.",
-    Kind.NOT_FOUND: "`headrace topic list` and `headrace broker list` show the names.",
+    Kind.NOT_FOUND: "The command's own `list` shows the names, as `headrace topic list` and `headrace user list` do.",
 }
 
 _HINTS = {

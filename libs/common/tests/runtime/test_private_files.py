@@ -99,7 +99,7 @@ def test_a_service_writes_privately_before_it_has_imported_itself(tmp_path: Path
 
 def test_another_user_owns_what_is_neither_ours_nor_roots(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = 10_001
-    monkeypatch.setattr("headrace_common.runtime.private_files._owner_of", lambda path: owner)
+    monkeypatch.setattr("headrace_common.runtime.private_files._owner_of", lambda path, _: owner)
     monkeypatch.setattr(os, "geteuid", lambda: 10_002)
     assert foreign_owner(top) == 10_001
     owner = 10_002

@@ -38,11 +38,18 @@ from headrace.local_keys import (
     read_key_file,
     read_local_keys,
 )
-from headrace_common.core.errors import CredentialsExpired, HeadraceError, InvalidConfig, NetworkFailed, Rejected
+from headrace_common.core.errors import (
+    CredentialsExpired,
+    HeadraceError,
+    InvalidConfig,
+    NetworkFailed,
+    Rejected,
+    Unauthenticated,
+)
 from headrace_common.core.ids import is_loopback
 from headrace_common.core.secret import Secret
 from headrace_common.rpc.channels import Metadata
-from headrace_common.runtime.clock import Deadline, SystemClock
+from headrace_common.runtime.clock import Deadline, SystemClock, pause_ms
 from headrace_common.runtime.threads import run_in_thread
 
 FILE_BYTES_MAX: Final = 8_200
@@ -55,6 +62,9 @@ _REFUSED_AGAIN_MS: Final = 60_000.0
 """Who is refused with a new token too gains nothing by the next one."""
 _RENEWED_AFTER: Final = 0.8
 """Of a session's life."""
+_LOGIN_AGAIN_MS: Final = 100.0
+_LOGIN_AGAIN_MS_MAX: Final = 2_000.0
+"""Who was refused with a password waits before the next try, each time twice as long, up to this."""
 _TRIES_LEFT: Final = 20
 """How often a session is tried to be renewed, where that fails, until it is over."""
 LOOK_MS: Final = 10_000.0
@@ -267,6 +277,8 @@ class PasswordLogin(Credentials):
         self._password()
         self._session: Granted | None = None
         self._logging_in: asyncio.Task[Granted] | None = None
+        self._pause_ms = 0.0
+        self._may_log_in: Deadline | None = None
 
     def metadata(self, target: str) -> Metadata:
         """
@@ -293,7 +305,7 @@ class PasswordLogin(Credentials):
             return
         loop, task = asyncio.get_running_loop(), self._logging_in
         if task is None or task.get_loop() is not loop or task.done():
-            task = self._logging_in = loop.create_task(log_in(self._user.name, self._password(), self._user.mechanism))
+            task = self._logging_in = loop.create_task(self._log_in_by(log_in))
             task.add_done_callback(_retrieve)
         try:
             granted = await asyncio.shield(task)
@@ -305,6 +317,18 @@ class PasswordLogin(Credentials):
         if granted is not self._session:
             self._session = granted
             self.number += 1
+
+    async def _log_in_by(self, log_in: LogIn) -> Granted:
+        if self._may_log_in is not None:
+            await pause_ms(self._may_log_in.left_ms)
+        try:
+            granted = await log_in(self._user.name, self._password(), self._user.mechanism)
+        except Unauthenticated:
+            self._pause_ms = min(max(2 * self._pause_ms, _LOGIN_AGAIN_MS), _LOGIN_AGAIN_MS_MAX)
+            self._may_log_in = Deadline(self._pause_ms)
+            raise
+        self._pause_ms, self._may_log_in = 0.0, None
+        return granted
 
     def look_ms(self) -> float | None:
         return LOOK_MS if self._session is None else max(_LOOK_MS_MIN, self._session.due_ms)

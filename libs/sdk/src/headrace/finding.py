@@ -357,15 +357,8 @@ def _id_now(data_dir: Path) -> str | None:
 
 def _read_cluster_file(file: Path) -> dict[str, Any] | None:
     """What ``cluster.json`` says; None where its directory is not there. Raises: InvalidConfig."""
-    for path in (file.parent, file):
-        owner = foreign_owner(path)
-        if owner is not None:
-            raise _unusable(
-                f"{path} belongs to another user (uid {owner}), who could lead your records and your key anywhere; "
-                "`headrace up` in a directory of your own starts a cluster"
-            )
     try:
-        text = file.read_text()
+        text = _read_own(file)
     except NotADirectoryError:
         raise _unusable(
             f"{file.parent} is a file, and a local cluster's directory has this name; move it away, then `headrace up`"
@@ -386,6 +379,33 @@ def _read_cluster_file(file: Path) -> dict[str, Any] | None:
     if not sound or not all(value is None or isinstance(value, str) for value in texts):
         raise _unusable(f"{file} is damaged; {_START}")
     return local
+
+
+def _read_own(file: Path) -> str:
+    """
+    Its text, of a directory that nobody swaps meanwhile for another one.
+
+    Raises:
+        InvalidConfig: it, or its directory, is another user's.
+        OSError, ValueError: it cannot be read.
+    """
+    at = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _refuse_foreign(file.parent, at)
+        with open(os.open(file.name, os.O_RDONLY, dir_fd=at), encoding="utf-8") as opened:
+            _refuse_foreign(file, opened.fileno())
+            return opened.read()
+    finally:
+        os.close(at)
+
+
+def _refuse_foreign(path: Path, opened: int) -> None:
+    owner = foreign_owner(path, opened)
+    if owner is not None:
+        raise _unusable(
+            f"{path} belongs to another user (uid {owner}), who could lead your records and your key anywhere; "
+            "`headrace up` in a directory of your own starts a cluster"
+        )
 
 
 # --- profiles -------------------------------------------------------------------------------------------------

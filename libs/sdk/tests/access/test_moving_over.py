@@ -94,6 +94,6 @@ async def test_a_file_with_another_credential_is_seen_before_the_one_of_before_e
     monkeypatch.setattr(_credentials, "LOOK_MS", 50.0)
     file = tmp_path / "token"
     file.write_text(door.make_key(LIFE_MS))
-    asyncio.get_running_loop().call_later(BELIEVED_MS / 1_000, lambda: file.write_text(door.make_key(LIFE_MS)))
+    asyncio.get_running_loop().call_later(BELIEVED_MS / 1_000, lambda: file.write_text(door.make_key()))
     await write_and_read(at, api_key_file=str(file))
     assert door.cut == 0

@@ -76,6 +76,29 @@ async def test_a_session_is_had_once_and_again_when_most_of_it_is_over_or_it_was
     assert login.metadata(HERE) == (("authorization", "Bearer hrs_3"),)
 
 
+async def test_who_was_refused_waits_longer_and_longer_before_the_next_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers, login, waited = Brokers(), PasswordLogin(USER, tls=False), list[float]()
+
+    async def pause(ms: float) -> None:
+        waited.append(ms)
+
+    monkeypatch.setattr("headrace._credentials.pause_ms", pause)
+    brokers.failure = Unauthenticated("the name or the password is wrong")
+    for _ in range(8):
+        with pytest.raises(Unauthenticated):
+            await asyncio.gather(*(login.ready(brokers.log_in) for _ in range(5)))
+    assert brokers.logins == 8, "one for all who ask at once"
+    assert waited == pytest.approx([100, 200, 400, 800, 1_600, 2_000, 2_000], rel=0.5)
+    assert max(waited) <= 2_000
+    brokers.failure = None
+    await login.ready(brokers.log_in)
+    assert login.metadata(HERE) == (("authorization", "Bearer hrs_9"),)
+    assert login.changed_since(login.number)
+    waited.clear()
+    await login.ready(brokers.log_in)
+    assert not waited, "it is the first try again"
+
+
 async def test_while_a_session_is_good_a_login_that_fails_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers, login = Brokers(), PasswordLogin(USER, tls=False)
     await login.ready(brokers.log_in)

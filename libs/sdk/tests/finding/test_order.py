@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace import finding
 from headrace.errors import InconsistentClusterId, InvalidConfig
 from headrace.finding import (
     ClusterAddress,
@@ -20,6 +21,7 @@ from headrace.finding import (
     local_cluster,
     secured,
 )
+from headrace_common.runtime import private_files
 
 CONFIG = """
 profile = "chosen"
@@ -159,10 +161,29 @@ def test_nobody_is_led_by_what_another_user_has_put_there(
 ) -> None:
     local_file(tmp_path, cluster_id="c")
     owners = {tmp_path / planted: 10_001}
-    monkeypatch.setattr("headrace_common.runtime.private_files._owner_of", lambda path: owners.get(path, 0))
+    monkeypatch.setattr("headrace_common.runtime.private_files._owner_of", lambda path, _: owners.get(path, 0))
     said = re.escape(f"{tmp_path / planted} belongs to another user (uid 10001)")
     with pytest.raises(InvalidConfig, match=f"^{said}.*`headrace up`"):
         find(tmp_path)
+
+
+def test_what_is_swapped_between_the_look_and_the_reading_leads_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_file(tmp_path, cluster_id="mine")
+    (tmp_path / "theirs").mkdir()
+    local_file(tmp_path / "theirs", cluster_id="planted", data_dir=os.path.realpath(tmp_path / ".headrace"))
+    looked = private_files.foreign_owner
+
+    def look_then_swap(path: Path, opened: int | None = None) -> int | None:
+        owner = looked(path, opened)
+        if path == tmp_path / ".headrace" and not (tmp_path / "ours").exists():
+            path.rename(tmp_path / "ours")
+            (tmp_path / "theirs" / ".headrace").rename(path)
+        return owner
+
+    monkeypatch.setattr(finding, "foreign_owner", look_then_swap)
+    assert find(tmp_path).cluster_id == "mine"
 
 
 def test_a_link_to_the_directory_is_the_directory(tmp_path: Path) -> None:

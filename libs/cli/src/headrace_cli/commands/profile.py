@@ -22,7 +22,7 @@ from headrace_cli import completing
 from headrace_cli.commanding import plain_command
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output
-from headrace_cli.profile_file import choose_profile, put_profile
+from headrace_cli.profile_file import choose_profile, drop_profile, put_profile
 from headrace_cli.session import Session
 from headrace_common.core.errors import InvalidConfig
 
@@ -37,6 +37,7 @@ def register(app: typer.Typer) -> None:
     plain_command(app)(show)
     plain_command(app)(use)
     plain_command(app, "set")(set_profile)
+    plain_command(app)(remove)
 
 
 def list_profiles(session: Session) -> None:
@@ -136,6 +137,17 @@ def set_profile(
         {"name": name, **kept, "file": str(file)},
         f"{file}: profile {name} is {section['bootstrap']}; `headrace profile use {name}` chooses it",
     )
+
+
+def remove(session: Session, name: Name) -> None:
+    """Take a profile out of the file; files that it names stay."""
+    file = config_file(os.environ)
+    read_profile(name, file)
+    chosen = chosen_profile(file) == name
+    text = drop_profile(_text(file), name)
+    _write(file, choose_profile(text, None) if chosen else text)
+    told = "; no profile is chosen any more" if chosen else ""
+    session.report({"name": name, "file": str(file)}, f"{file}: profile {name} is removed{told}")
 
 
 _MAKE = "`headrace profile set NAME --bootstrap HOST:PORT` makes one"

@@ -24,20 +24,23 @@ def keep_private() -> None:
     os.umask(UMASK)
 
 
-def foreign_owner(path: Path) -> int | None:
+def foreign_owner(path: Path, opened: int | None = None) -> int | None:
     """
     Which other user owns ``path``, and so decides what it says; None: nobody does, for it is ours, root's, or not
     there. What a link leads to counts.
+
+    Args:
+        opened: its descriptor, where it is open: nobody can put something else in its place then.
     """
     try:
-        owner = _owner_of(path)
+        owner = _owner_of(path, opened)
     except OSError:
         return None  # whoever opens it hears why
     return None if owner in {os.geteuid(), 0} else owner
 
 
-def _owner_of(path: Path) -> int:
-    return path.stat().st_uid
+def _owner_of(path: Path, opened: int | None) -> int:
+    return os.stat(path if opened is None else opened).st_uid
 
 
 @dataclass(slots=True)
