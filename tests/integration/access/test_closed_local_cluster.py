@@ -26,6 +26,7 @@ from headrace.errors import ErrorCode, HeadraceError, TopicAuthorizationFailed, 
 from headrace.local_keys import local_keys_directory, read_local_keys
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.processes import wait_until
+from headrace_common.core.access.api_keys import ID_BYTES, SECRET_BYTES, format_key
 from headrace_common.rpc.channels import Security, open_sync_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2, controller_pb2, coordinator_pb2
@@ -135,6 +136,19 @@ def status(cluster: LocalCluster, home: Path) -> str:
         timeout=60,
         check=False,
     ).stdout
+
+
+def test_a_start_shows_its_own_key_whatever_key_is_in_the_environment(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del home
+    monkeypatch.setenv("HEADRACE_API_KEY", format_key(bytes(ID_BYTES), bytes(SECRET_BYTES)))
+    settings = {"num.partitions": "3"}  # which the cluster keeps, so that a start has to ask it
+    with LocalCluster(tmp_path / "data", brokers=1, settings=settings) as made:
+        with pytest.raises(Unauthenticated), AdminClient(made.bootstrap_servers) as anybody:
+            anybody.list_topics()
+        with AdminClient(made.administrator) as admin:
+            assert admin.describe_configs()["num.partitions"].value == "3"
 
 
 def test_another_user_is_told_what_is_missing(cluster: LocalCluster, tmp_path: Path) -> None:

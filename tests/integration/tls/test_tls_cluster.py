@@ -25,6 +25,7 @@ from headrace import AdminClient, Consumer, Producer
 from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, TlsFailed
 from headrace.finding import DATA_DIR, ClusterAddress, local_cluster
 from headrace.securing import security_of
+from headrace.testing import TestCluster
 from headrace_cli.app import app
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.certificate_files import NodeFiles
@@ -94,6 +95,19 @@ def test_all_clients_speak_tls(cluster: LocalCluster) -> None:
     assert sorted(int(value or b"-1") for value in read) == list(range(100))
     with AdminClient(cluster.address) as admin:
         assert "tls" in [group.group_id for group in admin.list_groups().groups]
+
+
+def test_a_test_cluster_makes_clients_that_speak_tls(cluster: LocalCluster) -> None:
+    tested = TestCluster(cluster)
+    topic = tested.unique_topic("tested")
+    with tested.producer() as producer:
+        producer.send(topic, b"one").result(30)
+    with tested.consumer(topic) as consumer:
+        assert [record.value for record in consumer.poll(30_000)] == [b"one"]
+    with tested.log_watch() as watch:
+        assert watch.bounds([(topic, 0)])[topic, 0].end == 1
+    with tested.range_reader([(topic, 0, 0, 1)]) as reader:
+        assert sum(map(len, reader)) == 1
 
 
 def test_clients_are_told_what_certificates_name(cluster: LocalCluster) -> None:

@@ -34,6 +34,7 @@ from headrace_cli.local.processes import POLL_SECONDS, spawn_supervisor, tail, w
 from headrace_cli.local.start_settings import check_start_settings
 from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, ProcessState
 from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.secret import Secret
 
 if TYPE_CHECKING:
     from headrace_common.rpc.channels import Security
@@ -286,6 +287,12 @@ class LocalCluster:
         return ClusterAddress(tuple(self.bootstrap_servers), "the local cluster", ca=self.state.ca)
 
     @property
+    def administrator(self) -> ClusterAddress:
+        """The same for who is the administrator, whatever key is in the environment. The key dies with this start."""
+        bearer = self.authorization.get("Authorization", "").removeprefix("Bearer ")
+        return replace(self.address, api_key=Secret(bearer) if bearer else None)
+
+    @property
     def admin_url(self) -> str:
         url = self.state.admin_url
         if url is None:
@@ -383,7 +390,7 @@ class LocalCluster:
         if dynamic:
             from headrace import AdminClient
 
-            with AdminClient(self.address) as admin:
+            with AdminClient(self.administrator) as admin:
                 admin.alter_configs(dynamic)
 
     def _ready(self) -> bool:

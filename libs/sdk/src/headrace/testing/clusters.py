@@ -59,24 +59,24 @@ class TestCluster:
 
     def producer(self, **settings: Unpack[ProducerSettingsDict]) -> Producer:
         """A producer on this cluster."""
-        return Producer(self.bootstrap_servers, **settings)
+        return Producer(self.local.address, **settings)
 
     def consumer(self, *topics: str, **settings: Unpack[ConsumerSettingsDict]) -> Consumer:
         """A consumer on this cluster; it reads from the beginning unless told otherwise."""
         settings.setdefault("auto_offset_reset", "earliest")
-        return Consumer(*topics, bootstrap_servers=self.bootstrap_servers, **settings)
+        return Consumer(*topics, bootstrap_servers=self.local.address, **settings)
 
     def log_watch(self, **settings: Unpack[ReadingSettingsDict]) -> LogWatch:
         """Looks at this cluster's topics."""
-        return LogWatch(self.bootstrap_servers, **settings)
+        return LogWatch(self.local.address, **settings)
 
     def range_reader(self, ranges: Iterable[tuple[str, int, int, int]], **settings: Any) -> RangeReader:
         """Reads ranges of offsets."""
-        return RangeReader(self.bootstrap_servers, ranges, **settings)
+        return RangeReader(self.local.address, ranges, **settings)
 
     def admin(self, **settings: Unpack[AdminSettingsDict]) -> AdminClient:
         """An admin client on this cluster."""
-        return AdminClient(self.bootstrap_servers, **settings)
+        return AdminClient(self.local.address, **settings)
 
     def unique_topic(self, prefix: str = "test", partitions: int = 1, **configs: str) -> str:
         """Create a topic that no other test has; settings are given with underscores: ``retention_ms="1000"``."""
