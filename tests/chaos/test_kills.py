@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.chaos.guard import GUARDED, guarded
 
 from headrace import TopicPartition, aio
 from headrace_cli.local import LocalCluster, NotRunning
@@ -162,7 +163,10 @@ async def run(cluster: LocalCluster, victims: list[str], seed: int) -> History:
     ids=["brokers", "metadata-and-a-broker"],
 )
 async def test_nothing_acknowledged_is_lost_doubled_or_reordered(tmp_path: Path, victims: list[str]) -> None:
-    with LocalCluster(tmp_path / "data", brokers=3, restart_delay_ms=200) as cluster:
+    with (
+        LocalCluster(tmp_path / "data", brokers=3, restart_delay_ms=200, tls=GUARDED) as cluster,
+        guarded(cluster, TOPIC),
+    ):
         history = await run(cluster, victims, SEED)
     verdict = check(history.operations)
     assert verdict.sends_ok > 1000, f"seed {SEED}: only {verdict.sends_ok} sends were acknowledged"

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.chaos.guard import GUARDED, guarded
 
 from headrace import TopicPartition, aio
 from headrace._transport.grpc import GrpcTransport
@@ -172,14 +173,18 @@ async def read_everything(bootstrap: str, history: list[Operation]) -> None:
 async def test_an_answer_that_got_lost_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(SEED)
     history: list[Operation] = []
-    with LocalCluster(tmp_path / "data", brokers=2, restart_delay_ms=200) as cluster:
+    with (
+        LocalCluster(tmp_path / "data", brokers=2, restart_delay_ms=200, tls=GUARDED) as cluster,
+        guarded(cluster, TOPIC),
+    ):
         brokers, bootstrap = cluster.bootstrap_servers, ",".join(cluster.bootstrap_servers)
         async with aio.AdminClient(bootstrap) as admin:
             await admin.create_topic(TOPIC, PARTITIONS, 1)
         async with Proxy(brokers[0]).serve() as first, Proxy(brokers[1]).serve() as second:
             through = {brokers[0]: first.address, brokers[1]: second.address}
             # The key of this directory is shown to the addresses that it names, which proxies have not.
-            monkeypatch.setenv("HEADRACE_API_KEY", cluster.authorization["Authorization"].removeprefix("Bearer "))
+            if not GUARDED:
+                monkeypatch.setenv("HEADRACE_API_KEY", cluster.authorization["Authorization"].removeprefix("Bearer "))
             direct = GrpcTransport._channel
             monkeypatch.setattr(
                 GrpcTransport, "_channel", lambda own, address: direct(own, through.get(address, address))

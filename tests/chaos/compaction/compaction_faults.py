@@ -38,11 +38,10 @@ def kill_coordinator(number: int) -> Act:
 
 async def move_replica(chaos: Chaos) -> None:
     """A replica of each partition of the topic is given up, and copied anew from the compacted log of its leader."""
-    bootstrap = ",".join(chaos.cluster.bootstrap_servers)
     topic = (await chaos.newest()).topics[0]
     without = {p.partition: [b for b in p.replicas if b != p.replicas[-1]] for p in topic.partitions}
     whole = {p.partition: list(p.replicas) for p in topic.partitions}
-    async with aio.AdminClient(bootstrap) as admin:
+    async with aio.AdminClient(chaos.cluster.administrator) as admin:
         for wanted in (without, whole):
             await admin.alter_reassignments({(chaos.topic, number): to for number, to in wanted.items()})
             for _ in range(int(MOVE_SECONDS / 0.2)):

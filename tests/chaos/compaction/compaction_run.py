@@ -26,6 +26,7 @@ from chaos_faults import Fault
 from compaction_copies import Copy, Unreadable, as_read, described, read_copy, uncompacted
 from compaction_topics import DELETE_RETENTION_MS, PARTITIONS, POLICIES, SEGMENT_MS, SETTINGS, TOPICS
 from grpc import RpcError
+from tests.chaos.guard import GUARDED, guarded
 
 from headrace import aio
 from headrace_cli.local import LocalCluster
@@ -167,13 +168,14 @@ async def run(plan: Plan, directory: Path, seed: int) -> Report:
         coordinators=2,
         restart=plan.restart,
         restart_delay_ms=200,
+        tls=GUARDED,
         settings={**SETTINGS, **plan.settings},
         racks=[RACKS[1], RACKS[2], RACKS[3]],
         launchers=plan.launchers,
     )
     print(f"{plan.name}: seed {seed}, commit {report.commit}, {directory}", file=sys.stderr, flush=True)
     first = next(iter(TOPICS))
-    with failpoints(directory / "points", plan.failpoints), cluster:
+    with failpoints(directory / "points", plan.failpoints), cluster, guarded(cluster, *TOPICS, compaction_load.GROUP):
         async with Chaos.open(cluster, first, TOPICS[first].partitions, seed) as chaos:
             report.problems = chaos.problems
             await _run(plan, report, chaos, ",".join(cluster.bootstrap_servers))

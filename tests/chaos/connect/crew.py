@@ -28,6 +28,8 @@ SLEEP_S: Final = (4.0, 8.0)
 SLEEPS: Final = 0.3
 """How often that is so."""
 ASK_S: Final = 60.0
+GROUP: Final = "storm"
+"""Of the workers."""
 NUDGE_S: Final = 2.0
 """What has failed is begun again so soon after a kill: else it would wait longer each time."""
 ABORTED: Final = "connect.source.aborted"
@@ -73,6 +75,7 @@ class Workers(Crew):
 
     def __init__(self, cluster: TestCluster, directory: Path, slots: int, chance: random.Random) -> None:
         super().__init__(directory, self._command, slots)
+        self._cluster = cluster
         self._bootstrap = ",".join(cluster.bootstrap_servers)
         self._aborts = Aborts(cluster)
         self._chance = chance
@@ -91,7 +94,7 @@ class Workers(Crew):
         port = self._ports[f"worker-{slot}-{number}"] = free_port()
         listen = f"127.0.0.1:{port}"
         more = ["--task-stop-ms-max", "5000", "--drain-ms-max", "1000"]
-        command = ["-m", "headrace_connect_worker", "--bootstrap-servers", self._bootstrap, "--group-id", "storm"]
+        command = ["-m", "headrace_connect_worker", "--bootstrap-servers", self._bootstrap, "--group-id", GROUP]
         return [*command, "--http-listen", listen, *more]
 
     def tend(self) -> None:
@@ -174,9 +177,8 @@ class Workers(Crew):
         """Some worker's answer; None: it gives none now, or refuses for now."""
         for worker in self.working.values():
             try:
-                answer = httpx.request(
-                    method, f"http://127.0.0.1:{self._ports[worker.name]}{path}", json=body, timeout=seconds
-                )
+                url = f"http://127.0.0.1:{self._ports[worker.name]}{path}"
+                answer = httpx.request(method, url, json=body, headers=self._cluster.authorization, timeout=seconds)
             except httpx.TransportError:
                 continue
             if answer.status_code in (409, 500, 503):

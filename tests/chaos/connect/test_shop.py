@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.chaos.connect.crew import SINK_POINTS, SOURCE_POINTS, Workers
+from tests.chaos.connect.crew import GROUP, SINK_POINTS, SOURCE_POINTS, Workers
 from tests.chaos.connect.mutations import variables_of
 from tests.chaos.connect.shopping import BAD, ROWS, Change, Databases, Shopping
 from tests.chaos.points import Points, rage_until_hit
@@ -87,7 +87,7 @@ pytestmark = [
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with hurt_cluster(tmp_path / "data") as started:
+    with hurt_cluster(tmp_path / "data", TOPIC, DEAD, connect=GROUP) as started:
         yield started
 
 

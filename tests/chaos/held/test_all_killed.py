@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.chaos.held.verifying import LONG, SEED, judge, verifying
+from tests.chaos.guard import GUARDED, guarded
+from tests.chaos.held.verifying import LONG, PREFIX, SEED, judge, verifying
 
 from headrace_cli.local import LocalCluster
 
@@ -39,7 +40,8 @@ def test_everything_is_killed_in_a_row_and_nothing_is_lost(tmp_path: Path) -> No
     chance = random.Random(SEED)
     starts: list[float] = []
     with (
-        LocalCluster(tmp_path / "data", brokers=3, coordinators=2) as cluster,
+        LocalCluster(tmp_path / "data", brokers=3, coordinators=2, tls=GUARDED) as cluster,
+        guarded(cluster, PREFIX),
         verifying(cluster.bootstrap_servers) as run,
     ):
         for _ in range(TIMES):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.chaos.held.verifying import LONG, SEED, Verifying, judge, verifying
+from tests.chaos.held.verifying import LONG, PREFIX, SEED, Verifying, judge, verifying
 from tests.chaos.transactions.storm import (
     BROKER_1,
     BROKER_2,
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_500 if LONG else 300)]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with hurt_cluster(tmp_path / "data") as started:
+    with hurt_cluster(tmp_path / "data", PREFIX, tls=True) as started:
         yield started
 
 

@@ -16,24 +16,27 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.chaos.guard import GUARDED, guarded
 from tests.chaos.held.verifying import LONG, SEED
 from tests.integration.local.conftest import headrace, processes_on
 
 from headrace import AdminClient, Consumer, HeadraceError, Producer
 from headrace.errors import TopicAlreadyExists
+from headrace_cli.local import LocalCluster
 from headrace_cli.local.processes import wait_until
 
 TIMES, SECONDS_MAX, BROKERS = (20, 9.0, 3) if LONG else (2, 5.0, 1)
 """Longer than a start on a quiet machine: some are killed in their work."""
 START_S = 120.0
 TOPIC = "kept"
+UP = ("up", "--data-dir", "data", "--brokers", str(BROKERS), *(("--tls",) if GUARDED else ()))
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_800 if LONG else 300)]
 
 
 def killed_in_its_midst(directory: Path, seconds: float) -> None:
     """``up`` in the foreground, whose processes end with it."""
-    command = [sys.executable, "-m", "headrace_cli", "up", "--data-dir", "data", "--brokers", str(BROKERS)]
+    command = [sys.executable, "-m", "headrace_cli", *UP]
     with (directory / "up.log").open("ab") as log:
         up = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
@@ -50,11 +53,7 @@ def killed_in_its_midst(directory: Path, seconds: float) -> None:
 
 def up(directory: Path) -> list[str]:
     """The servers."""
-    done = headrace(
-        *("up", "--data-dir", "data", "--brokers", str(BROKERS), "-d", "-o", "json"),
-        cwd=directory,
-        timeout=START_S,
-    )
+    done = headrace(*UP, "-d", "-o", "json", cwd=directory, timeout=START_S)
     assert done.returncode == 0, f"seed {SEED}: {done.stderr}"
     servers: list[str] = json.loads(done.stdout)["bootstrap_servers"]
     return servers
@@ -70,12 +69,17 @@ def test_up_after_an_up_that_was_killed_works_and_has_all(tmp_path: Path) -> Non
             killed_in_its_midst(tmp_path, moments[-1])
             if turn % 2 and turn != TIMES - 1:
                 continue  # killed once more before it was ever whole again
-            acknowledged += write(up(tmp_path), turn)
+            servers = up(tmp_path)
+            with guarded(LocalCluster.attach(tmp_path / "data"), TOPIC):
+                acknowledged += write(servers, turn)
             assert headrace("down", "--data-dir", "data", cwd=tmp_path).returncode == 0
         began = time.monotonic()
         servers = up(tmp_path)
         print(f"\nup killed: seed {SEED}, {TIMES} times, last start {time.monotonic() - began:.1f} s", file=sys.stderr)
-        with Consumer(TOPIC, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        with (
+            guarded(LocalCluster.attach(tmp_path / "data"), TOPIC),
+            Consumer(TOPIC, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer,
+        ):
             read = [record.value for record in consumer.read_to_end()]
     finally:
         headrace("down", "--data-dir", "data", cwd=tmp_path)

@@ -21,13 +21,15 @@ BEGIN_S = 60.0
 END_S = 400.0
 """Reading and judging, and first a cluster that comes back."""
 LOOK_S = 0.05
+PREFIX = "headrace-verify"
+"""Of all names."""
 
 
 class Verifying:
     """One run."""
 
     def __init__(self, servers: Sequence[str], events_max: int) -> None:
-        self.plan = Plan(tuple(servers), secrets.token_hex(4), HOURS_S, seed=SEED, events_max=events_max)
+        self.plan = Plan(tuple(servers), secrets.token_hex(4), HOURS_S, PREFIX, seed=SEED, events_max=events_max)
         self.stop = threading.Event()
         self.state = State("begin", 0, 0.0, 0, 0)
         self.report: Report | None = None

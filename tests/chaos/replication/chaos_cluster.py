@@ -10,13 +10,15 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import grpc
 from chaos_network import Network
 from libs.common.tests.kit.as_node import as_node
 
+from headrace.finding import ClusterAddress
 from headrace_cli.local import LocalCluster
+from headrace_cli.local.plan import host_of
 from headrace_common.rpc.channels import open_channel
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -54,8 +56,8 @@ class Chaos:
     async def open(cluster: LocalCluster, topic: str, partitions: int, seed: int) -> AsyncIterator[Chaos]:
         """Channels to all brokers until the end of the block."""
         chaos = Chaos(cluster, topic, partitions, random.Random(seed))
-        shown = as_node(cluster.directory.path, asking_for=cluster.authorization)
-        channels = {number: open_channel(address, shown) for number, address in chaos.addresses.items()}
+        shown = as_node(cluster.directory.path, asking_for=cluster.authorization, tls=cluster.options.tls)
+        channels = {number: open_channel(chaos._inside(number), shown) for number in chaos.addresses}
         chaos.stubs = {number: BrokerStub(channel) for number, channel in channels.items()}
         try:
             yield chaos
@@ -72,9 +74,15 @@ class Chaos:
     # --- what is there --------------------------------------------------------------------------------------
 
     @property
-    def addresses(self) -> Mapping[int, str]:
-        """Broker → address."""
-        return dict(enumerate(self.cluster.bootstrap_servers, start=1))
+    def addresses(self) -> Mapping[int, ClusterAddress]:
+        """Broker → where the administrator speaks to it."""
+        shown = self.cluster.administrator
+        return {number: replace(shown, servers=(address,)) for number, address in enumerate(shown, start=1)}
+
+    def _inside(self, broker: int) -> str:
+        """Where nodes speak to it."""
+        name = f"broker-{broker}"
+        return f"{host_of(self.cluster.options, name)}:{self.cluster.state.ports[f'{name}.internal']}"
 
     async def described(self, broker: int) -> pb.MetadataResponse | None:
         """The cluster as this broker has it; None when it does not answer."""

@@ -71,12 +71,15 @@ async def read_copy(stub: BrokerStub, broker: int, rack: str, topic_id: bytes, p
 
 
 async def read_all(
-    addresses: Mapping[int, str], racks: Mapping[int, str], topic_id: bytes, replicas: Mapping[int, Iterable[int]]
+    addresses: Mapping[int, ClusterAddress],
+    racks: Mapping[int, str],
+    topic_id: bytes,
+    replicas: Mapping[int, Iterable[int]],
 ) -> dict[int, list[Copy]]:
     """Partition → its copies. ``replicas`` says who has which partition."""
     copies: dict[int, list[Copy]] = {partition: [] for partition in replicas}
     for broker, address in addresses.items():
-        async with open_channel(address, security_of(ClusterAddress((address,)))) as channel:
+        async with open_channel(address[0], security_of(address)) as channel:
             stub = BrokerStub(channel)
             for partition, holders in replicas.items():
                 if broker in holders:

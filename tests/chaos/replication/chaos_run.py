@@ -23,6 +23,7 @@ from chaos_faults import Fault
 from chaos_history import History, Writer, read_histories
 from chaos_network import HERE, Network, network
 from chaos_replicas import differences, read_all
+from tests.chaos.guard import GUARDED, guarded
 
 from headrace import TopicPartition, aio
 from headrace_cli.local import LocalCluster
@@ -176,14 +177,15 @@ async def _run(plan: Plan, directory: Path, seed: int, made: Network | None) -> 
         brokers=3,
         controllers=plan.controllers,
         restart=plan.restart,
-        closed=made is None,  # no key goes in plain text to another address than loopback
+        tls=GUARDED,
+        closed=GUARDED or made is None,  # no key goes in plain text to another address than loopback
         settings=settings,
         racks=[RACKS[1], RACKS[2], RACKS[3]],
         hosts=_hosts(made),
         launchers=made.launchers if made else None,
     )
     print(f"{plan.name}: seed {seed}, commit {report.commit}, {directory}", file=sys.stderr, flush=True)
-    with cluster:
+    with cluster, guarded(cluster, TOPIC):
         async with Chaos.open(cluster, TOPIC, PARTITIONS, seed) as chaos:
             report.problems, chaos.network = chaos.problems, made
             bootstrap = ",".join(cluster.bootstrap_servers)

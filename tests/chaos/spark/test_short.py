@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with hurt_cluster(tmp_path / "data") as started:
+    with hurt_cluster(tmp_path / "data", tls=False) as started:
         yield started
 
 

@@ -83,7 +83,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(SECONDS + HITTING_S + END_S
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with hurt_cluster(tmp_path / "data") as started:
+    with hurt_cluster(tmp_path / "data", "lines", "words", app="lines-counts") as started:
         yield started
 
 

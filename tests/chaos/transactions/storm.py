@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chaos.guard import GUARDED, guarded
 
-from headrace import HeadraceError
+from headrace import AdminClient, HeadraceError
 from headrace.testing import TestCluster, started_cluster
 from headrace_cli.local.failures import NotRunning
 from headrace_cli.local.state import Health
@@ -260,9 +261,23 @@ class Storm:
         self.told.append(f"{time.monotonic() - self.began:8.3f} {text}")
 
 
+class HurtCluster(TestCluster):
+    """Administrators are administrators there, whoever programs are."""
+
+    def admin(self, **settings: Any) -> AdminClient:
+        return AdminClient(self.local.administrator, **settings)
+
+
 @contextlib.contextmanager
-def hurt_cluster(directory: Path) -> Iterator[TestCluster]:
-    """Three brokers in three racks, two coordinators; what is killed comes back."""
+def hurt_cluster(
+    directory: Path, *names: str, app: str | None = None, connect: str | None = None, tls: bool = GUARDED
+) -> Iterator[TestCluster]:
+    """
+    Three brokers in three racks, two coordinators; what is killed comes back.
+
+    Args:
+        names, app, connect: what programs use, see ``guarded``.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for setting, value in SHORT_MS.items():
             patch.setenv(f"HEADRACE_COORDINATOR_GROUP_{setting}_MS", str(value))
@@ -272,9 +287,13 @@ def hurt_cluster(directory: Path) -> Iterator[TestCluster]:
             "racks": list(RACKS),
             "restart": True,
             "restart_delay_ms": 200,
+            "tls": tls,
         }
-        with started_cluster(directory, **options) as cluster:
-            yield cluster
+        with (
+            started_cluster(directory, **options) as cluster,
+            guarded(cluster.local, *names, app=app, connect=connect),
+        ):
+            yield HurtCluster(cluster.local)
 
 
 def make_topic(cluster: TestCluster, name: str, partitions: int) -> str:
@@ -287,7 +306,7 @@ def make_topic(cluster: TestCluster, name: str, partitions: int) -> str:
 def nothing_hangs(cluster: TestCluster, topics: Sequence[str]) -> None:
     """Soon after a storm no transaction is open, and none is that nobody ends."""
     until(
-        lambda: all_stable(cluster.bootstrap_servers, topics),
+        lambda: all_stable(cluster.local.administrator, topics),
         "last stable offsets reach the ends",
         TRANSACTION_TIMEOUT_MS / 1e3 + 30,
     )

@@ -64,7 +64,7 @@ class Load(threading.Thread):
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with hurt_cluster(tmp_path / "data") as started:
+    with hurt_cluster(tmp_path / "data", "inputs", "outputs", "copier") as started:
         yield started
 
 

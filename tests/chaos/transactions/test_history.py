@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_200 if LONG else 300)]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with hurt_cluster(tmp_path_factory.mktemp("history") / "data") as started:
+    with hurt_cluster(tmp_path_factory.mktemp("history") / "data", "calm", "storm") as started:
         yield started
 
 

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900 if LONG else 300)]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with hurt_cluster(tmp_path / "data") as started:
+    with hurt_cluster(tmp_path / "data", "prepared") as started:
         yield started
 
 

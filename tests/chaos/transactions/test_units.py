@@ -60,7 +60,7 @@ class Ledger:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with hurt_cluster(tmp_path / "data") as started:
+    with hurt_cluster(tmp_path / "data", "units", OWNER) as started:
         yield started
 
 
