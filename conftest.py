@@ -1,7 +1,7 @@
 """
 For all tests: no deadlines on properties (machines differ), and more examples on request; and what saves minutes: a
 stage imports no file that has none of its tests, files that take long go first, garbage is looked for less, and what
-tests start imports no pandas that it does not need, and finds the methods of its dataclasses compiled.
+tests start imports no pandas that it does not need.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ GARBAGE: Final = 50_000
 """So many new objects before garbage is looked for."""
 OF_PROCESSES: Final = ("integration", "chaos")
 """Stages that start thousands of processes; those of Spark need pandas."""
-QUICK_START: Final = str(Path(__file__).parent / "tests/quick_start")
-"""First in the path of processes that tests start: no pandas, and methods of dataclasses that are compiled once."""
+WITHOUT_PANDAS: Final = str(Path(__file__).parent / "tests/without_pandas")
 LONGEST: Final = (
     "tests/lab/test_run.py",
     "libs/streams/tests/spark/test_engines.py",
@@ -97,8 +96,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XDG_CONFIG_HOME"] = home
         config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     path = os.environ.get("PYTHONPATH", "")
-    if config.option.markexpr.partition(" ")[0] in OF_PROCESSES and QUICK_START not in path:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (QUICK_START, path)))
+    if config.option.markexpr.partition(" ")[0] in OF_PROCESSES and WITHOUT_PANDAS not in path:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (WITHOUT_PANDAS, path)))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
