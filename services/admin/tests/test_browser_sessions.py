@@ -91,11 +91,12 @@ async def browsing(
     limits: Limits = LIMITS,
     rows: Rows = ROWS,
     cluster_id: str = CLUSTER,
+    seals: AesSeals | None = None,
 ) -> AsyncIterator[Browser]:
     async with AsyncExitStack() as stack:
         front = await stack.enter_async_context(opened(rows))
         front.tie.image = replace(front.tie.image, cluster_id=cluster_id)
-        clock, controllers, seals = FakeClock(), Controllers(), AesSeals.of_this_process()
+        clock, controllers, seals = FakeClock(), Controllers(), seals or AesSeals.of_this_process()
         front.behind.answers["Controller/Login"] = controllers
         hosts = Hosts.of(["admin.example"])
         app = rest_app(
@@ -336,9 +337,27 @@ def test_seals_open_under_both_keys_while_they_are_changed() -> None:
     assert seals.seal("text") != first
     keys[:] = [b"two", b"one"]
     second = seals.seal("text")
-    assert (seals.open(first), seals.open(second)) == ("text", "text")
+    assert (seals.open(first), seals.open(second)) == (("text", True), ("text", False))
     keys[:] = [b"two"]
-    assert (seals.open(first), seals.open(second)) == (None, "text")
+    assert (seals.open(first), seals.open(second)) == (None, ("text", False))
+
+
+async def test_a_session_that_is_used_while_the_key_is_changed_goes_on() -> None:
+    """However soon after the login: its cookie is sealed anew before the key of before is gone."""
+    keys = [b"one"]
+    async with browsing(seals=AesSeals(lambda: tuple(keys))) as browser:
+        await browser.log_in()
+        cookies, rests = set[str](), dict(browser.client.cookies)
+        for now in ([b"one", b"two"], [b"two", b"one"], [b"two", b"one"], [b"two"]):
+            keys[:] = now
+            answer = await browser.get()
+            assert answer.status_code == 200
+            cookies.add(answer.headers.get("set-cookie", ""))
+        assert len(cookies) == 2, "once, and else there is nothing to say"
+        browser.client.cookies.clear()
+        [(name, text)] = rests.items()
+        answer = await browser.get(cookie=f"{name}={text}")
+        assert (answer.status_code, is_cleared(answer)) == (401, True), "who was not there meanwhile logs in again"
 
 
 # --- pages of others ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace_common.core.access.observed import Report
 from headrace_common.core.access.refusals import Remembered
@@ -277,6 +277,14 @@ class MessageLog(Protocol):
         ...
 
 
+class Opened(NamedTuple):
+    """What was sealed."""
+
+    text: str
+    by_old_key: bool
+    """Not by the one that seals now: soon nobody opens it any more."""
+
+
 class Seals(Protocol):
     """What browsers keep for us, and nobody reads or makes but who has the key."""
 
@@ -284,6 +292,6 @@ class Seals(Protocol):
         """Letters, digits, ``-`` and ``_``; another text each time."""
         ...
 
-    def open(self, sealed: str) -> str | None:
-        """The text; None: it was sealed under no key that counts, or was changed."""
+    def open(self, sealed: str) -> Opened | None:
+        """None: it was sealed under no key that counts, or was changed."""
         ...

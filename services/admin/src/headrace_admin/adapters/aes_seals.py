@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from headrace_admin.ports import Opened
 from headrace_common.runtime.entropy import new_secret
 
 if TYPE_CHECKING:  # it takes 20 ms, and most processes never seal anything
@@ -44,16 +45,17 @@ class AesSeals:
         sealed = nonce + self._present()[0].encrypt(nonce, text.encode(), _PURPOSE)
         return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
 
-    def open(self, sealed: str) -> str | None:
+    def open(self, sealed: str) -> Opened | None:
         from cryptography.exceptions import InvalidTag
 
         try:
             raw = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
-        for cipher in self._present():
+        for number, cipher in enumerate(self._present()):
             try:
-                return cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _PURPOSE).decode()
+                text = cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _PURPOSE).decode()
+                return Opened(text, number > 0)
             except (InvalidTag, ValueError):  # the latter: it is too short
                 continue
         return None

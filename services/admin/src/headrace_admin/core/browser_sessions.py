@@ -52,9 +52,14 @@ class BrowserSession:
         if now_ms >= self.idle_ends_ms:
             raise CredentialsExpired("the session was not used for an hour, and is over; log in again")
 
-    def use(self, now_ms: int) -> BrowserSession | None:
-        """The session as its cookie has to say it from now on; None: the cookie may stay as it is."""
-        return None if now_ms - self.used_ms < RENEW_MS else replace(self, used_ms=now_ms)
+    def use(self, now_ms: int, *, anew: bool = False) -> BrowserSession | None:
+        """
+        The session as its cookie has to say it from now on; None: the cookie may stay as it is.
+
+        Args:
+            anew: it may not, whatever it says.
+        """
+        return replace(self, used_ms=now_ms) if anew or now_ms - self.used_ms >= RENEW_MS else None
 
     def to_text(self) -> str:
         """To be sealed: it has the credential."""

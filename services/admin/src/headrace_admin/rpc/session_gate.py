@@ -43,6 +43,8 @@ class Cookie:
     """None: it cannot be read, or is over."""
     error: HeadraceError | None = None
     """Why, then."""
+    by_old_key: bool = False
+    """Whoever goes on gets another one, before that key is gone."""
     counts: bool = False
     """The request was asked who it comes from."""
     next: BrowserSession | None = None
@@ -70,15 +72,15 @@ class Sessions:
         sealed = cookie_parser(headers.get("cookie", "")).get(self._name(scope))
         if not sealed or AUTHORIZATION_KEY in headers:
             return Cookie()
-        text = self._seals.open(sealed) if len(sealed) <= _CHARS_MAX else None
-        session = None if text is None else BrowserSession.of_text(text)
-        if session is None:
+        opened = self._seals.open(sealed) if len(sealed) <= _CHARS_MAX else None
+        session = None if opened is None else BrowserSession.of_text(opened.text)
+        if opened is None or session is None:
             return Cookie(error=Unauthenticated("the cookie is of another time or cluster; log in again"))
         try:
             session.check(self._clock.now_ms())
         except CredentialsExpired as error:
             return Cookie(error=error)
-        return Cookie(session)
+        return Cookie(session, by_old_key=opened.by_old_key)
 
     def find_bearer(self, scope: Scope) -> str | None:
         """
@@ -92,7 +94,7 @@ class Sessions:
             return find_bearer(scope)
         cookie.counts = True
         if cookie.session is not None:
-            cookie.next = cookie.session.use(self._clock.now_ms())
+            cookie.next = cookie.session.use(self._clock.now_ms(), anew=cookie.by_old_key)
             return cookie.session.bearer.reveal()
         assert cookie.error is not None, "a cookie that is there has one of them"
         if self._access.view.mode is Mode.CLOSED:
