@@ -113,10 +113,10 @@ versions: setup ## Workers of Streams and Connect of this version and another sh
 	$(if $(OTHER),,$(error OTHER=DIR names a checkout of another version))
 	OTHER=$(OTHER) $(PYTEST) -m integration tests/compat/test_*_versions.py
 
-tls-long: setup ## Certificates swapped under 100 handshakes at a time, for a minute; another CA, and certificates of 30 s, beneath a cluster under load
-	TLS_LONG=1 $(PYTEST) -s libs/common/tests/runtime/test_tls_server.py tests/integration/tls/test_tls_cluster.py -k swapped
+tls-long: setup ## Certificates swapped under 100 handshakes at a time, for a minute; another CA, one of etcd too, and certificates of 30 s, beneath a cluster under load
+	TLS_LONG=1 $(PYTEST) -s libs/common/tests/runtime/test_tls_server.py tests/integration/tls/test_tls_cluster.py -k "swapped or another_ca"
 
-access-long: setup ## 200 open streams of each kind of credential, all taken back, a controller dies too; another node token under load; a fuzz for a minute, SEED=N
+access-long: setup ## 200 open streams of each kind of credential, all taken back, a controller dies too; tokens, keys of issuers, passwords and the node token changed under load; a fuzz for a minute, SEED=N
 	REVOCATION_LONG=1 MIGRATION_LONG=1 FUZZ_LONG=1 FUZZ_SEED=$(or $(SEED),$$(date +%s)) $(PYTEST) -m integration -s --timeout 600 \
 		tests/integration/access/test_revocation.py tests/integration/access/test_migration.py tests/integration/access/test_fuzz.py
 

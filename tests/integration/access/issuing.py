@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from joserfc.jwk import Key
 from libs.common.tests.kit import api_server
 from libs.common.tests.kit.issuer import SigningIssuer, jwk, key_set
+from tests.integration.running_with import running_with
+
+KEYS = "keys.json"
+"""In the directory of an issuer."""
+ACCOUNT = "headrace_common.runtime.kubernetes:ACCOUNT"
+
+
+def publish(directory: Path, *keys: Key) -> None:
+    """What controllers find there from now on; none: nothing, as of an issuer that is away."""
+    file = directory / KEYS
+    if not keys:
+        file.unlink()
+        return
+    partial = file.with_suffix(".partial")
+    partial.write_bytes(key_set(*map(jwk, keys)))
+    partial.replace(file)
 
 
 @contextmanager
 def trusting(idp: SigningIssuer, directory: Path) -> Iterator[None]:
     """A cluster that is started in the block takes its tokens."""
-    keys, issuers, issuer = directory / "keys.json", directory / "issuers.json", idp.issuer
-    keys.write_bytes(key_set(*map(jwk, idp.keys.values())))
+    keys, issuers, issuer = directory / KEYS, directory / "issuers.json", idp.issuer
+    publish(directory, *idp.keys.values())
     known = {"alias": issuer.alias, "iss": issuer.iss, "audiences": sorted(issuer.audiences), "jwks": keys.as_uri()}
     issuers.write_text(json.dumps([known]))
     with pytest.MonkeyPatch.context() as patch:
@@ -27,8 +43,15 @@ def trusting(idp: SigningIssuer, directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def trusting_accounts(accounts: SigningIssuer, directory: Path) -> Iterator[tuple[str, ...]]:
-    """The same of an API server of Kubernetes and the tokens of its accounts; what controllers are to be started by."""
+def trusting_accounts(
+    accounts: SigningIssuer, directory: Path, constants: Mapping[str, object] | None = None
+) -> Iterator[tuple[str, ...]]:
+    """
+    The same of an API server of Kubernetes and the tokens of its accounts; what controllers are to be started by.
+
+    Args:
+        constants: that these controllers have other; see ``running_with``.
+    """
     files = api_server.make_certificates(directory / "api")
     account = api_server.make_account(directory / "account", files)
     keys = json.loads(key_set(*map(jwk, accounts.keys.values())))
@@ -41,4 +64,4 @@ def trusting_accounts(accounts: SigningIssuer, directory: Path) -> Iterator[tupl
         for name, value in env.items():
             patch.setenv(name, value)
         patch.setenv("HEADRACE_CONTROLLER_KUBERNETES_AUDIENCE", min(accounts.issuer.audiences))
-        yield sys.executable, "-P", str(Path(__file__).with_name("as_pod.py")), str(account)
+        yield running_with({ACCOUNT: account, **(constants or {})})

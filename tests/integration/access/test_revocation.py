@@ -1,15 +1,19 @@
 """
 Open streams end when what they were opened with is taken back: on every node, at once, and soon after a successor where
 the active controller dies in that moment. ``REVOCATION_LONG`` opens 200 of each kind and holds them to 2 s.
+
+And they go on where it is changed for another in the way that is for that, under load; ``REVOCATION_LONG`` does this at
+the pace of clients and controllers, for five minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,17 +22,28 @@ from typing import Any, Final, TypeAlias, TypeVar
 import grpc.aio
 import pytest
 from libs.common.tests.kit.authority import Authority
-from libs.common.tests.kit.issuer import SigningIssuer
-from tests.integration.access.issuing import trusting, trusting_accounts
+from libs.common.tests.kit.issuer import SigningIssuer, make_key
+from tests.integration.access.issuing import publish, trusting, trusting_accounts
+from tests.integration.access.programs import Program, Reader, Writer, check_each_once_in_order
+from tests.integration.access.rotating import ProjectedToken, TokenFile, copying, renewing, watch_passwords
+from typer.testing import CliRunner
 
-from headrace import AdminClient, access
+from headrace import AdminClient, Consumer, _credentials, access
 from headrace._logging_in import log_in
 from headrace.securing import security_of, trust_in
+from headrace_cli.app import app
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.processes import wait_until
 from headrace_common.core.access.issuers import Issuer, IssuerKind
 from headrace_common.core.access.scram import DEFAULT_MECHANISM
-from headrace_common.core.errors import CredentialsRevoked, ErrorCode, HeadraceError, NotFound
+from headrace_common.core.errors import (
+    CredentialsExpired,
+    CredentialsRevoked,
+    ErrorCode,
+    HeadraceError,
+    NotFound,
+    Unauthenticated,
+)
 from headrace_common.core.secret import Secret
 from headrace_common.rpc.channels import Security, open_channel, open_sync_channel
 from headrace_common.rpc.credentials import Pem
@@ -61,6 +76,22 @@ ANOTHER: Final = "an old stone bridge"
 DIES: Final = pytest.mark.parametrize("dies", [False, True] if LONG else [False])
 CUT_S: Final = 2.0 if LONG else 20.0
 """Beside other tests it is only looked whether they are cut."""
+FETCHES: Final = {
+    f"headrace_controller.engine.issuers:FETCH_{name}_MS": seconds * 1_000
+    for name, seconds in {"EVERY": 60 if LONG else 2, "AGAIN": 10 if LONG else 1, "WANTED": 30 if LONG else 1}.items()
+}
+"""How often controllers look for the keys of issuers."""
+LIVES_S: Final = 60.0 if LONG else 12.0
+"""A token."""
+RENEWED_S: Final = 48.0 if LONG else 2.0
+LOOK_MS: Final = 10_000.0 if LONG else 500.0
+"""How often clients look at files while they have streams open."""
+GRACE_S: Final = 120 if LONG else 15
+SESSION_S: Final = 10.0 if LONG else 1.0
+"""After which clients with a password log in again."""
+AWAY: Final = "keys of an issuer cannot be read now"
+BACK: Final = "keys of an issuer can be read again"
+"""As controllers say it."""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +126,7 @@ def cluster(
     with (
         pytest.MonkeyPatch.context() as patch,
         trusting(idp, directory),
-        trusting_accounts(accounts, directory) as launcher,
+        trusting_accounts(accounts, directory, FETCHES) as launcher,
     ):
         for role in ("BROKER", "COORDINATOR"):
             patch.setenv(f"HEADRACE_{role}_MTLS_LISTEN", "127.0.0.1:0")
@@ -371,3 +402,172 @@ async def test_a_rule_that_is_removed_counts_for_open_streams(cluster: LocalClus
     late = time.monotonic() - acknowledged
     print(f"rules removed: {len(calls)} streams are refused {late:.2f} s after it was acknowledged")
     assert late <= CUT_S
+
+
+# --- what is changed for another -----------------------------------------------------------------------------------
+
+TOPIC: Final = "rotated"
+
+
+def refused(cluster: LocalCluster, **shown: Any) -> type[HeadraceError] | None:
+    """Whether who shows that is not let in."""
+    try:
+        with AdminClient(cluster.address, **shown) as client:
+            client.who_am_i()
+    except (CredentialsExpired, CredentialsRevoked, Unauthenticated) as error:
+        return type(error)
+    return None
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    assert wait_until(holds, GRACE_S + 60.0), what
+
+
+def test_credentials_are_changed_under_load(
+    cluster: LocalCluster,
+    admin: AdminClient,
+    idp: SigningIssuer,
+    accounts: SigningIssuer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pod's token is renewed, a user gets another password, a provider signs with another key: nobody hears of it."""
+    pod, nina = "ServiceAccount:shop/web", f"Oidc:{idp.issuer.alias}/nina"
+    for topic in (TOPIC, "copied"):
+        admin.create_topic(topic, partitions=3, replication_factor=2)
+    admin.create_user("pat", PASSWORD)
+    allowed = [
+        *(access.bind(who, "producer", TOPIC) for who in (pod, nina, "User:pat")),
+        access.bind(pod, "consumer", TOPIC),
+        access.allow(pod, ["READ"], "GROUP", "shop"),
+        access.bind(pod, "streams", f"{TOPIC}-plain"),
+        access.bind(pod, "producer", "copied"),
+    ]
+    admin.alter_access([access.Put(one) for one in allowed])
+    (tmp_path / "volume").mkdir()
+    of_pod = ProjectedToken(tmp_path / "volume" / "token", accounts, "system:serviceaccount:shop:web", LIVES_S)
+    of_nina = TokenFile(tmp_path / "token", idp, "nina", LIVES_S)
+    passwords = Passwords(cluster, tmp_path, monkeypatch)
+    monkeypatch.setattr(_credentials, "LOOK_MS", LOOK_MS)
+    with (
+        renewing([of_pod, of_nina], RENEWED_S) as renewals,
+        Reader(cluster, "reader", TOPIC, token_file=str(of_pod.path)) as reader,
+        copying(cluster, "plain", TOPIC, "copied", of_pod.path, tmp_path, LOOK_MS) as log,
+        Consumer("copied", bootstrap_servers=cluster.address, auto_offset_reset="earliest") as copies,
+    ):
+        with ExitStack() as stack:
+            writers = [
+                stack.enter_context(Writer(cluster, name, TOPIC, token_file=str(file.path)))
+                for name, file in (("pod", of_pod), ("nina", of_nina))
+            ]
+            writers.append(stack.enter_context(passwords.writer("first", PASSWORD)))
+            copied: list[Any] = []
+            assert wait_until(lambda: bool(copied.extend(copies.poll(1_000)) or copied), 120), log.read_text()
+            at = renewals()
+            for one in (*writers, reader):
+                one.works()
+            ends = passwords.change()
+            more = passwords.writer("second", ANOTHER), passwords.writer("third", PASSWORD)
+            writers += [stack.enter_context(one) for one in more]
+            passwords.wait_for_renewals("first", "third")
+            for one in writers:
+                one.works()
+            assert time.monotonic() < ends, "all of it was in the grace"
+            passwords.put("first", "third")
+            change_keys(cluster, idp, of_nina, [*writers, reader])
+            until(lambda: time.monotonic() > ends, "the grace")
+            until(lambda: refused(cluster, username="pat", password=PASSWORD) is Unauthenticated, "it counts no more")
+            until(lambda: all(passwords.taken[who, ANOTHER] for who in ("first", "third")), "they log in anew")
+            until(lambda: renewals() >= at + 3, "three renewals")
+            until(lambda: refused(cluster, api_key=of_pod.tokens[at]) is CredentialsExpired, "it was of before them")
+            for one in (*writers, reader):
+                one.works()
+        acknowledged = {value for one in writers for value in one.done}
+        until(lambda: acknowledged <= {*reader.done}, "all is read")
+        words = [json.loads(record.value)["word"].encode() for record in (*copied, *copies.read_to_end())]
+        while not acknowledged <= {*words}:
+            words += [json.loads(record.value)["word"].encode() for record in copies.poll(60_000)]
+    assert [(one.name, one.errors) for one in (*writers, reader) if one.errors] == []
+    with Consumer(TOPIC, bootstrap_servers=cluster.address, auto_offset_reset="earliest") as again:
+        check_each_once_in_order([(record.partition, record.value) for record in again.read_to_end()], writers)
+    check_each_once_in_order(reader.read, writers)
+    assert len(words) == len({*words}), "nor is anything copied twice"
+    print(f"{len(acknowledged)} records by {len(writers)} writers; {renewals()} renewals; passwords {passwords.taken}")
+
+
+class Passwords:
+    """Of one user, who has several programs with a file each."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path, patch: pytest.MonkeyPatch) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._patch = patch
+        self.taken = watch_passwords(patch)
+        """How often each program has logged in with each password."""
+        patch.setattr(_credentials, "_RENEWED_AFTER", SESSION_S / 3_600)
+
+    def writer(self, name: str, password: str) -> Writer:
+        (self._directory / name).write_text(password)
+        return Writer(self._cluster, name, TOPIC, username="pat", password_file=str(self._directory / name))
+
+    def put(self, *names: str) -> None:
+        """The other one, as a Secret is changed."""
+        for name in names:
+            partial = self._directory / f"{name}.partial"
+            partial.write_text(ANOTHER)
+            partial.replace(self._directory / name)
+
+    def change(self) -> float:
+        """By the command; until when the one of before counts, as ``time.monotonic`` tells it."""
+        (self._directory / "new").write_text(ANOTHER)
+        ends = time.monotonic() + GRACE_S
+        words = ["user", "passwd", "pat", "--grace", str(GRACE_S), "--password-file", str(self._directory / "new")]
+        at, trusted = self._cluster.bootstrap_servers[0], {"HEADRACE_CA": self._cluster.address.ca}
+        done = CliRunner().invoke(app, [*words, "--bootstrap", at], env=trusted)
+        assert done.exit_code == 0, done.output
+        return ends
+
+    def wait_for_renewals(self, *names: str) -> None:
+        """With the password of before, twice; then for an hour, so that the grace ends while that session is in use."""
+        for life in (SESSION_S / 3_600, 0.8):
+            self._patch.setattr(_credentials, "_RENEWED_AFTER", life)
+            before = self.taken.copy()
+            until(lambda before=before: all(self.taken[n, PASSWORD] > before[n, PASSWORD] for n in names), "renewed")
+
+
+def change_keys(cluster: LocalCluster, idp: SigningIssuer, file: TokenFile, clients: Sequence[Program]) -> None:
+    """
+    The provider signs with a key that nobody knows yet, and has the one of before for a while; it is away for a while;
+    then it has the new one alone.
+    """
+    directory, old, new = cluster.directory.path.parent, idp.keys["RS256"], make_key("RS256", "2")
+    now_ms = int(time.time() * 1_000)
+    of_before = idp.token(now_ms=now_ms - 120_000, sub="nina", exp=now_ms / 1_000 + 3_600)
+    logs = [cluster.directory.logs / f"controller-{number}.log" for number in (1, 2)]
+
+    def said(text: str) -> int:
+        return sum(log.read_text().count(text) for log in logs)
+
+    def wait_for_work() -> None:
+        tokens = len(file.tokens)
+        until(lambda: len(file.tokens) > tokens, "another token")
+        for one in clients:
+            one.works()
+
+    try:
+        publish(directory, old, new)
+        idp.keys["RS256"] = new
+        wait_for_work()
+        assert refused(cluster, api_key=of_before) is None
+        away, back = said(AWAY), said(BACK)
+        publish(directory)
+        until(lambda: said(AWAY) > away, "it is away")
+        wait_for_work()
+        assert refused(cluster, api_key=of_before) is None
+        publish(directory, new)
+        until(lambda: said(BACK) > back, "it is back")
+        until(lambda: refused(cluster, api_key=of_before) is not None, "its key is gone")
+        wait_for_work()
+    finally:
+        idp.keys["RS256"] = old
+        publish(directory, old, new)

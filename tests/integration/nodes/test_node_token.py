@@ -1,19 +1,27 @@
-"""The node token of a cluster that runs is changed under load without a refusal, and a node with another is told."""
+"""
+The node token of a cluster that runs is changed under load without a refusal, and a node with another is told. It is
+the key of browsers' cookies, too, as in the chart: nobody is logged out by it, at either of two admin processes.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import httpx
 import pytest
+from tests.integration.access.test_browsers import CHANGES, GOOD
 
+from headrace import access
 from headrace.testing import TestCluster, started_cluster
 from headrace_common.core.errors import ClusterAuthorizationFailed
 from headrace_common.core.features import NODE_TOKEN
@@ -38,6 +46,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
         with started.admin() as admin:
             assert admin.describe_features().level >= NODE_TOKEN.level
             admin.create_topic(TOPIC, 1, 2)
+            admin.create_user("alice", GOOD)
+            admin.alter_access([access.Put(access.bind("User:alice", "superuser"))])
         yield started
 
 
@@ -68,12 +78,18 @@ class Load:
 
     def _run(self) -> None:
         try:
-            with self._cluster.consumer(TOPIC, group_id=GROUP) as consumer:
-                while not self._stopping.is_set():
-                    self._round(consumer)
-                    self.rounds += 1
+            for _ in self._all_rounds():
+                self.rounds += 1
+                if self._stopping.is_set():
+                    return
         except BaseException as error:  # noqa: BLE001 - it is raised where the test waits
             self.failure = error
+
+    def _all_rounds(self) -> Iterator[None]:
+        with self._cluster.consumer(TOPIC, group_id=GROUP) as consumer:
+            while True:
+                self._round(consumer)
+                yield
 
     def _round(self, consumer: Any) -> None:
         """A topic at the controller, a transaction over both brokers, a position at the coordinator."""
@@ -90,6 +106,72 @@ class Load:
         consumer.commit()
 
 
+class Browsing(Load):
+    """Somebody who has logged in once, and whose pages ask one admin process and then the other."""
+
+    def __init__(self, cluster: TestCluster, urls: list[str]) -> None:
+        super().__init__(cluster)
+        self._urls = urls
+        self.cookies: set[str] = set()
+        """All that were set."""
+        self.resting = ""
+        """The first one, as a page has it that rests meanwhile."""
+
+    def _all_rounds(self) -> Iterator[None]:
+        with httpx.Client(headers=CHANGES, timeout=30) as browser, self._cluster.admin() as admin:
+            admin.create_topic("browsed", 1, 2)
+            self._ask(browser, "POST", f"{self._urls[0]}/v1/login", {"user": "alice", "password": GOOD})
+            [(name, text)] = browser.cookies.items()
+            self.resting = f"{name}={text}"
+            offset = 0
+            while True:
+                for url in self._urls:
+                    offset = self._visit(browser, url, offset)
+                yield
+
+    def _visit(self, browser: httpx.Client, url: str, offset: int) -> int:
+        """Writes, reads what was written, describes and makes a topic; where the next record will be."""
+        sent = {"records": [{"value": {"text": f"{url} {offset}"}, "partition": 0}]}
+        self._ask(browser, "POST", f"{url}/v1/topics/browsed/records", sent)
+        read = self._ask(
+            browser, "GET", f"{url}/v1/topics/browsed/partitions/0/records?offset={offset}&form=text&wait_ms=5000"
+        )
+        assert [(one["offset"], one["value"]["text"]) for one in read["records"]] == [(offset, f"{url} {offset}")], read
+        name = f"browsed-{offset}"
+        self._ask(browser, "POST", f"{url}/v1/topics", {"name": name})
+        assert self._ask(browser, "GET", f"{url}/v1/topics/{name}")["name"] == name
+        self._ask(browser, "DELETE", f"{url}/v1/topics/{name}?confirm={name}")
+        return offset + 1
+
+    def _ask(self, browser: httpx.Client, method: str, url: str, body: Any = None) -> Any:
+        answer = browser.request(method, url, json=body)
+        assert answer.is_success, (method, url, answer.status_code, answer.text)
+        self.cookies.update(browser.cookies.values())
+        return answer.json() if answer.content else None
+
+
+@contextmanager
+def another_admin(cluster: TestCluster, directory: Path) -> Iterator[str]:
+    """A second admin process; where its REST is."""
+    ready, log = directory / "ready", directory / "admin-2.log"
+    token = cluster.local.directory.path / "node-token"
+    argv = [
+        *(sys.executable, "-P", "-m", "headrace_admin", "--node-id", "2", "--listen", "127.0.0.1:0"),
+        *("--http-listen", "127.0.0.1:0", "--controllers", str(cluster.local.process("controller-1").grpc)),
+        *("--node-token-file", str(token), "--ready-file", str(ready)),
+    ]
+    with log.open("wb") as said:
+        process = subprocess.Popen(argv, stdout=said, stderr=said)
+    try:
+        until(lambda: ready.exists() or process.poll() is not None)
+        assert ready.exists(), log.read_text()
+        yield f"http://{json.loads(ready.read_text())['http']}"
+        assert process.poll() is None, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
 def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not holds():
@@ -101,6 +183,12 @@ def logs(cluster: TestCluster) -> dict[str, str]:
     """By process, without etcd and the supervisor, which have no token."""
     found = (cluster.local.directory.path / "logs").glob("*-[0-9].log")
     return {path.stem: path.read_text(errors="replace") for path in found if not path.stem.startswith("etcd")}
+
+
+def all_have_seen(cluster: TestCluster, directory: Path, step: int) -> bool:
+    """Whether each process has looked at its file since that step: admin processes look for each of its uses."""
+    seen = logs(cluster) | {"admin-2": (directory / "admin-2.log").read_text(errors="replace")}
+    return all(log.count(CHANGED) >= step * (1 + name.startswith("admin")) for name, log in seen.items())
 
 
 def write(path: Path, *tokens: str) -> None:
@@ -125,19 +213,31 @@ def described_with(cluster: TestCluster, token: str) -> ClusterAuthorizationFail
     return None
 
 
-def test_a_token_is_changed_under_load_and_nobody_is_refused(cluster: TestCluster) -> None:
+def test_a_token_is_changed_under_load_and_nobody_is_refused(cluster: TestCluster, tmp_path: Path) -> None:
     path = cluster.local.directory.path / "node-token"
     old, new = read_tokens(path)[0].decode(), new_token()
     assert len(logs(cluster)) == 5, "two brokers, a controller, a coordinator, admin"
-    with Load(cluster) as load:
-        load.more()
+    with (
+        another_admin(cluster, tmp_path) as other,
+        Browsing(cluster, [cluster.admin_url, other]) as browsing,
+        Load(cluster) as load,
+    ):
+        for one in (load, browsing):
+            one.more()
+        assert len(browsing.cookies) == 1
         for step, tokens in enumerate([(old, new), (new, old), (new,)], start=1):
             write(path, *tokens)
-            until(lambda step=step: all(log.count(CHANGED) >= step for log in logs(cluster).values()))  # type: ignore[misc]
-            load.more()
+            until(lambda step=step: all_have_seen(cluster, tmp_path, step))
+            for one in (load, browsing):
+                one.more()
             assert described_with(cluster, new) is None
             assert (described_with(cluster, old) is None) == (old in tokens)
-    assert load.failure is None, repr(load.failure)
+        assert len(browsing.cookies) > 1, "sealed anew"
+        for url in (cluster.admin_url, other):
+            rested = httpx.get(f"{url}/v1/session", headers={"cookie": browsing.resting}, timeout=30)
+            assert rested.status_code == 401, "what the old key has sealed is worth nothing"
+    for one in (load, browsing):
+        assert one.failure is None, repr(one.failure)
     for name, log in logs(cluster).items():
         assert NO_TOKEN not in log, f"{name} was refused"
         assert old not in log

@@ -1,12 +1,15 @@
 """
 A cluster of real services with TLS on all listeners: it works, who has no business there is told why, and certificates
-are changed beneath it under load, and their CA. ``TLS_LONG=1``: ``certificate_seconds`` too.
+are changed beneath it under load, and their CA, and that of etcd. ``TLS_LONG=1``: ``certificate_seconds`` too.
 """
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import json
 import os
+import shutil
 import socket
 import ssl
 import threading
@@ -18,18 +21,22 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import grpc.aio
 import pytest
+from aetcd import rpc
+from tests.integration.running_with import running_with
 from typer.testing import CliRunner
 
 from headrace import AdminClient, Consumer, Producer
-from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, TlsFailed
+from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, TlsFailed, UnknownOutcome
 from headrace.finding import DATA_DIR, ClusterAddress, local_cluster
 from headrace.securing import security_of
 from headrace.testing import TestCluster
 from headrace_cli.app import app
 from headrace_cli.local import LocalCluster
-from headrace_cli.local.certificate_files import NodeFiles
-from headrace_cli.local.plan import node_files
+from headrace_cli.local.certificate_files import EtcdFiles, NodeFiles
+from headrace_cli.local.plan import CERTIFICATES, node_files
+from headrace_cli.local.rotation import Rotation
 from headrace_common.core.errors import ClusterAuthorizationFailed
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.channels import Security, open_sync_channel
@@ -38,6 +45,7 @@ from headrace_common.rpc.node_gate import NODE_KEY
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.certificates import Leaf, make_ca, make_pair, read_pair, write_pair, write_private
 from headrace_common.runtime.tls_watch import LOOK_EVERY_MS
+from headrace_controller.adapters.etcd_channels import open_channel, read_pem
 from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
@@ -47,11 +55,23 @@ pytestmark = pytest.mark.integration
 LONG = os.environ.get("TLS_LONG") == "1"
 SHOWN_S = 4 * LOOK_EVERY_MS / 1_000
 """Within which all processes have looked at their files."""
+ETCD_LOOK_MS = 10_000.0 if LONG else 1_000.0
+"""How often controllers look at those of etcd."""
+TAKEN = "new certificates for etcd are in use"
+MEMBERS = ("etcd-1", "etcd-2", "etcd-3")
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("tls") / DATA_DIR, brokers=3, tls=True)
+    looks = {"headrace_controller.adapters.etcd_certificates:LOOK_EVERY_MS": ETCD_LOOK_MS}
+    made = LocalCluster(
+        tmp_path_factory.mktemp("tls") / DATA_DIR,
+        brokers=3,
+        etcd_members=3,
+        tls=True,
+        restart_delay_ms=0,
+        launchers={"controller-1": running_with(looks)},
+    )
     with made:
         with AdminClient(made.address) as admin:
             admin.create_topic("orders", partitions=3, replication_factor=3)
@@ -205,20 +225,24 @@ def test_a_peer_is_held_to_its_certificate(cluster: LocalCluster, files: NodeFil
 
 
 class Load:
-    """Writes in order to all partitions, and makes topics, until it is to end."""
+    """Writes in order to a topic of its own, and makes topics, until it is to end."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: LocalCluster, topic: str = "load") -> None:
         self._cluster = cluster
+        self._topic = topic
         self._ends = threading.Event()
         self.acked: list[int] = []
         self.failed: list[Exception] = []
-        """Of what was written."""
+        """Of what was written, and of topics where that is known."""
         self.cut: list[Exception] = []
-        """Of topics that were being made when a connection was cut: nobody knows, so nobody tries it again."""
+        """Of topics that were being made when a connection was cut. Nobody knows, so it is looked before it goes on."""
         self.topics: list[str] = []
         self._threads = [threading.Thread(target=target) for target in (self._write, self._make)]
 
     def __enter__(self) -> Load:
+        with AdminClient(self._cluster.address) as admin:
+            brokers = sum(process.role == "broker" for process in self._cluster.processes)
+            admin.create_topic(self._topic, partitions=1, replication_factor=brokers)
         for thread in self._threads:
             thread.start()
         return self
@@ -233,7 +257,7 @@ class Load:
         with Producer(self._cluster.address, linger_ms=1) as producer:
             n = 0
             while not self._ends.is_set():
-                sent = [(n + k, producer.send("load", b"%d" % (n + k), partition=0)) for k in range(20)]
+                sent = [(n + k, producer.send(self._topic, b"%d" % (n + k), partition=0)) for k in range(20)]
                 n += 20
                 for number, delivery in sent:
                     try:
@@ -244,23 +268,32 @@ class Load:
 
     def _make(self) -> None:
         with AdminClient(self._cluster.address) as admin:
-            n = 0
+            n, again = 0, False
             while not self._ends.wait(0.2):
-                n += 1
+                n += not again
                 try:
-                    admin.create_topic(f"made-{n}", partitions=1)
+                    admin.create_topic(f"{self._topic}-{n}", partitions=1, if_not_exists=again)
                 except HeadraceError as error:
-                    self.cut.append(error)
+                    again = isinstance(error, UnknownOutcome)
+                    (self.cut if again else self.failed).append(error)
                 else:
-                    self.topics.append(f"made-{n}")
+                    again = False
+                    self.topics.append(f"{self._topic}-{n}")
+
+    def check(self) -> None:
+        """Once it has ended: all that was acknowledged is there, once and in order."""
+        assert self.failed == []
+        with Consumer(self._topic, bootstrap_servers=self._cluster.address, auto_offset_reset="earliest") as consumer:
+            read = [int(record.value or b"-1") for record in consumer.read_to_end()]
+        assert read == self.acked, "nothing lost, doubled or out of order"
+        with AdminClient(self._cluster.address) as admin:
+            assert {topic.name for topic in admin.list_topics()} >= set(self.topics)
 
 
 def test_certificates_and_their_ca_are_swapped_under_load(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(cluster.directory.path.parent)
-    with AdminClient(cluster.address) as admin:
-        admin.create_topic("load", partitions=1, replication_factor=3)
     with Load(cluster) as load:
         wait_for(lambda: len(load.acked) > 100)
         before, old = len(load.acked), certificates()
@@ -277,15 +310,10 @@ def test_certificates_and_their_ca_are_swapped_under_load(
         at = len(load.acked)
         wait_for(lambda: len(load.acked) > at + 500)
     assert len(load.acked) > before
-    assert load.failed == []
+    load.check()
     assert len(load.cut) < 5, "at the last step, and no more"
     assert all(isinstance(error, NetworkFailed) for error in load.cut), load.cut
-    with Consumer("load", bootstrap_servers=cluster.address, auto_offset_reset="earliest") as consumer:
-        read = [int(record.value or b"-1") for record in consumer.read_to_end()]
-    assert read == load.acked, "nothing lost, doubled or out of order"
-    with AdminClient(cluster.address) as admin:
-        assert {topic.name for topic in admin.list_topics()} >= set(load.topics)
-    assert [process.restarts for process in cluster.processes] == [0] * len(cluster.processes)
+    assert [process.restarts for process in cluster.processes if process.role != "etcd"] == [0] * 6
 
 
 def ca_of(shown: dict[str, Any]) -> str:
@@ -315,6 +343,94 @@ def wait_for(reached: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+# --- another CA of etcd ---------------------------------------------------------------------------------------
+
+
+def pem_of(trusted: EtcdFiles, shown: EtcdFiles) -> Pem:
+    """Of who trusts the one CA, and shows a certificate of the other."""
+    pem = read_pem(trusted.ca, shown.controller, shown.key(shown.controller))
+    assert pem is not None
+    return pem
+
+
+def of_all_members(cluster: LocalCluster, pem: Pem) -> list[str] | None:
+    """Who votes, as each member says when it has answered what takes a quorum. None: all of them refuse."""
+
+    async def ask(name: str) -> str:
+        async with open_channel(cluster.process(name).grpc, pem) as channel:
+            await rpc.KVStub(channel).Range(rpc.RangeRequest(key=b"x"), timeout=10)
+            listed = await rpc.ClusterStub(channel).MemberList(rpc.MemberListRequest(linearizable=True), timeout=10)
+            return ",".join(sorted(one.name for one in listed.members if not one.isLearner))
+
+    async def ask_all() -> list[str | BaseException]:
+        return await asyncio.gather(*map(ask, MEMBERS), return_exceptions=True)
+
+    answers = asyncio.run(ask_all())
+    told = [one for one in answers if isinstance(one, str)]
+    if told:
+        assert len(told) == len(answers), answers
+        return told
+    assert all(isinstance(one, grpc.aio.AioRpcError) and one.code() is grpc.StatusCode.UNAVAILABLE for one in answers)
+    return None
+
+
+def meets(cluster: LocalCluster, name: str, trusted: EtcdFiles, shown: Path) -> bool:
+    """Whether who shows that is answered where members meet."""
+    context = ssl.create_default_context(cafile=trusted.ca)
+    context.load_cert_chain(shown, trusted.key(shown))
+    port = cluster.state.ports[f"{name}.peer"]
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=10)
+    try:
+        connection.request("GET", "/members")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def restart_members(cluster: LocalCluster, load: Load) -> None:
+    """One by one, as a rollout does; topics are made and records written while each is away, and then."""
+    for name in MEMBERS:
+        made, written = len(load.topics), len(load.acked)
+        cluster.kill(name, hard=False)
+        cluster.wait_ready()
+        wait_for(lambda made=made, written=written: len(load.topics) > made + 1 and len(load.acked) > written)
+
+
+def test_etcd_gets_another_ca_under_load(cluster: LocalCluster, tmp_path: Path) -> None:
+    """As docs/security.md has it, of three members: one at a time is away, and nobody hears of it."""
+    there = cluster.directory.path / CERTIFICATES
+    etcd, steps = EtcdFiles(there), Rotation(NodeFiles(there), datetime.now(UTC))
+    old = EtcdFiles(Path(shutil.copytree(there, tmp_path / "old")))
+    log = cluster.directory.logs / "controller-1.log"
+
+    def stepped(step: Callable[[], object]) -> None:
+        """All controllers have taken it."""
+        taken = log.read_text().count(TAKEN)
+        step()
+        wait_for(lambda: log.read_text().count(TAKEN) > taken)
+
+    voting = ["etcd-1,etcd-2,etcd-3"] * 3
+    assert of_all_members(cluster, pem_of(old, old)) == voting
+    with Load(cluster, "etcd") as load:
+        wait_for(lambda: len(load.topics) > 1)
+        stepped(steps.add)
+        restart_members(cluster, load)
+        stepped(steps.sign)
+        stepped(steps.drop)
+        restart_members(cluster, load)
+        steps.end()
+    load.check()
+    print(f"{len(load.acked)} records, {len(load.topics)} topics; of {len(load.cut)} it was looked: {load.cut}")
+    assert of_all_members(cluster, pem_of(etcd, etcd)) == voting
+    assert of_all_members(cluster, pem_of(etcd, old)) is None, "certificates of the old CA are refused"
+    assert of_all_members(cluster, pem_of(old, etcd)) is None, "and nobody shows one"
+    for name in MEMBERS:
+        assert meets(cluster, name, etcd, etcd.member)
+        assert not meets(cluster, name, etcd, old.member)
+
+
 # --- certificates that end while the cluster runs ------------------------------------------------------------
 
 LIFE_S = 30.0
@@ -327,8 +443,6 @@ def test_certificates_of_a_short_life_are_swapped_while_the_cluster_runs(tmp_pat
     """What is there after several lives, etcd and its controller too, connects anew; and all goes on meanwhile."""
     made = LocalCluster(tmp_path / "data", brokers=1, tls=True, certificate_seconds=LIFE_S)
     with made as cluster:
-        with AdminClient(cluster.address) as admin:
-            admin.create_topic("load", partitions=1)
         with Load(cluster) as load:
             end = time.monotonic() + 2 * LIFE_S
             for name in ("etcd", "broker", "coordinator"):  # what starts again connects to the others anew
