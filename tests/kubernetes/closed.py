@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .kube import wait_until
 from .life import Ask, own
-from .loading import CA, restricted_pod
+from .loading import CA, TOKEN, restricted_pod
 from .results import Result
 from .stage import Stage
 
@@ -21,7 +21,6 @@ NODES_ONLY: Final = {"broker": [9293], "coordinator": [9493], "controller": [939
 """Ports where a certificate is asked for."""
 CLIENTS: Final = {"broker": 9292, "coordinator": 9492, "admin": 9490}
 """Where a key is."""
-TOKEN: Final = "/var/run/secrets/headrace"
 DONE_S: Final = 240.0
 KNOWN_S: Final = 90.0
 """The longest until controllers have the API server's keys."""

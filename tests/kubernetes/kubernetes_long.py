@@ -43,6 +43,7 @@ ALONE: dict[str, Scenario] = {
     "streams": streams_apps.counted,
     "connect": connect_workers.moved,
     "tls": secure.renewed,
+    "etcd-tls": secure.etcd_renewed,
     "issuer": secure.issued,
     "closed": closed.closed,
     "closing": closing.closed_step_by_step,

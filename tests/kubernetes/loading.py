@@ -4,6 +4,7 @@ The load as a pod: started beside a release, watched through the file it keeps, 
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,10 @@ SCRIPTS = {path.name: path.read_text() for path in Path(__file__).with_name("pod
 """As they were when this was loaded: a run of many minutes judges what these write, whatever becomes of the files."""
 OUT = "/out"
 CA, KEY = "/etc/headrace/ca", "/etc/headrace/api-key"
+TOKEN = "/var/run/secrets/headrace"
+ACCOUNT = "load"
+TOKEN_S = 600
+"""How long a token of the load is good, the least that Kubernetes gives: the kubelet renews it after 8 minutes."""
 USER = 10001
 BEGIN_S = 180.0
 END_S = 420.0
@@ -61,16 +66,38 @@ def trusting(release: Release, pod: dict[str, Any]) -> dict[str, Any]:
     """
     if not release.tls:
         return pod
-    [container] = pod["spec"]["containers"]
-    container.setdefault("env", []).append({"name": "HEADRACE_CA", "value": f"{CA}/ca.crt"})
-    container["volumeMounts"].append({"name": "ca", "mountPath": CA, "readOnly": True})
-    container["env"].append({"name": "HEADRACE_API_KEY_FILE", "value": f"{KEY}/api-key"})
-    container["volumeMounts"].append({"name": "api-key", "mountPath": KEY, "readOnly": True})
     key = {"secretName": f"{release.fullname}-admin", "items": [{"key": "api-key", "path": "api-key"}]}
-    pod["spec"]["volumes"] += [
-        {"name": "ca", "configMap": {"name": f"{release.fullname}-ca"}},
-        {"name": "api-key", "secret": key},
-    ]
+    _mount(pod, "HEADRACE_CA", f"{CA}/ca.crt", {"configMap": {"name": f"{release.fullname}-ca"}})
+    return _mount(pod, "HEADRACE_API_KEY_FILE", f"{KEY}/api-key", {"secret": key})
+
+
+def developing(release: Release, pod: dict[str, Any], name: str) -> dict[str, Any]:
+    """
+    The pod as a program of a team is one: with TLS it has the CAs, and the token of a ServiceAccount that may use
+    what is named ``name...``, and see the rest of the cluster.
+    """
+    if not release.tls:
+        return pod
+    namespace = release.kube.namespace
+    release.kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}})
+    for role in (("developer", name), ("auditor",)):
+        release.cli("access", "bind", f"ServiceAccount:{namespace}/{ACCOUNT}", *role)
+    audience = f"headrace:{namespace}/{release.name}"
+    token = {"path": "token", "audience": audience, "expirationSeconds": TOKEN_S}
+    pod["spec"]["serviceAccountName"] = ACCOUNT
+    _mount(pod, "HEADRACE_CA", f"{CA}/ca.crt", {"configMap": {"name": f"{release.fullname}-ca"}})
+    return _mount(
+        pod, "HEADRACE_TOKEN_FILE", f"{TOKEN}/token", {"projected": {"sources": [{"serviceAccountToken": token}]}}
+    )
+
+
+def _mount(pod: dict[str, Any], variable: str, path: str, source: dict[str, Any]) -> dict[str, Any]:
+    """The pod with this volume where ``path`` lies, which a variable names."""
+    [container] = pod["spec"]["containers"]
+    name = variable.lower().replace("_", "-")
+    container.setdefault("env", []).append({"name": variable, "value": path})
+    container["volumeMounts"].append({"name": name, "mountPath": path.rpartition("/")[0], "readOnly": True})
+    pod["spec"]["volumes"].append({"name": name, **source})
     return pod
 
 
@@ -91,6 +118,11 @@ class Load:
     def state(self) -> dict[str, Any]:
         """How the cluster is; see ``tell_state`` of the load."""
         return dict(json.loads(self.kube.execute(self.pod, "cat", f"{OUT}/state")))
+
+    def token(self) -> dict[str, Any]:
+        """Claims of the token that it shows, as the kubelet has renewed it so far."""
+        body = self.kube.execute(self.pod, "cat", f"{TOKEN}/token").split(".")[1]
+        return dict(json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
 
     def active_controller(self) -> int:
         """Its number, once there is one."""
@@ -199,7 +231,7 @@ def load_pod(release: Release, name: str, image: str, directory: Path, brokers: 
     directory.mkdir(parents=True, exist_ok=True)
     load = Load(kube, pod, directory, plan)
     kube.delete("pod", pod)
-    kube.apply(config, trusting(release, restricted_pod(pod, container, volumes)))
+    kube.apply(config, developing(release, restricted_pod(pod, container, volumes), name))
     try:
         wait_until(f"the load of {name} has begun", lambda: load.has("ready"), BEGIN_S)
         yield load

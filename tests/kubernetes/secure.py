@@ -1,6 +1,7 @@
 """
 Scenarios of TLS. A release whose certificates the chart makes: under load a broker gets another address, all
-certificates are made anew, and then the CA is another one, in its three steps. And one whose certificates cert-manager
+certificates are made anew, and then the CA is another one, in its three steps. One with another CA of etcd, whose
+members are three, while the kubelet renews the token that the load shows. And one whose certificates cert-manager
 makes, which has to run in the cluster.
 """
 
@@ -9,15 +10,17 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from headrace_common.runtime.certificates import Pair, make_ca
+from headrace_common.runtime.certificates import make_ca
 
+from .kills import CONTROLLED_GAP_S
 from .kube import wait_until
 from .life import own
+from .loading import TOKEN_S
 from .results import Result
 from .stage import Stage
 
@@ -26,6 +29,16 @@ TAKEN_S: Final = 240.0
 """The longest until all pods have what is in a Secret: the kubelet looks every minute or so, services every 10 s."""
 CLIENTS_S: Final = 120.0
 """The longest until a pod sees a changed ConfigMap."""
+ETCD_S: Final = 180.0
+"""The longest until members of etcd and controllers have what is in their Secrets; nothing says when."""
+EXPIRED_S: Final = 15.0
+"""How long the load goes on after its first token has run out."""
+BOTH, SIGNS, ALONE = "all trust both", "the new one signs", "the old one is trusted no more"
+_TLS: Final = "/etc/headrace/tls"
+ETCDCTL: Final = (
+    *("--endpoints", "https://localhost:2379", "--cacert", f"{_TLS}/ca.crt"),
+    *("--cert", f"{_TLS}/tls.crt", "--key", f"{_TLS}/tls.key"),
+)
 _TAKEN: Final = "new certificates are in use"
 
 
@@ -45,30 +58,56 @@ def renewed(stage: Stage, result: Result) -> None:
                 for role in (*ROLES, "etcd", "etcd-client"):
                     here.kube.delete("secret", f"{here.release.fullname}-{role}-tls")
                 result.figure("certificates are made anew: all pods have them", _keep(here))
-            old, new = _ca(here), make_ca("another CA", datetime.now(UTC))
             with result.window("another CA"):
-                steps: dict[str, tuple[bytes, Pair | None]] = {
-                    "all trust both": (old + new.certificate_pem, None),
-                    "the new one signs": (new.certificate_pem + old, new),
-                    "the old one is trusted no more": (new.certificate_pem, None),
-                }
-                for step, (bundle, signs) in steps.items():
-                    key = {} if signs is None else {"ca.key": signs.key_pem}
-                    _put(here, {"ca.crt": bundle, **key})
+                for step in _another_ca(here, "ca"):
                     result.figure(f"another CA: {step}: all pods have it", _keep(here))
-                    time.sleep(CLIENTS_S if old in bundle and signs is None else 0)  # then clients trust both
-                    here.say(step)
+                    time.sleep(CLIENTS_S if step == BOTH else 0)
             here.settle(result, load, "another CA")
 
 
-def _ca(here: Stage) -> bytes:
-    return base64.b64decode(here.kube.get("secret", f"{here.release.fullname}-ca")["data"]["ca.crt"])
+def etcd_renewed(stage: Stage, result: Result) -> None:
+    """As docs/security.md says it: etcd's members, which read their CA at a start alone, are started twice."""
+    with own(stage, "etcd-tls") as here:
+        here.release.install()
+        result.figure("install: all pods ready", here.release.wait_rolled_out())
+        etcd = here.release.stateful("etcd")
+        with here.loaded(result) as load:
+            first = load.token()
+            with result.window("another CA of etcd", gap_target=CONTROLLED_GAP_S):
+                for step in _another_ca(here, "etcd-ca"):
+                    _run_job(here)
+                    time.sleep(ETCD_S)
+                    if step != SIGNS:
+                        here.kube.kubectl("rollout", "restart", f"statefulset/{etcd}")
+                        result.figure(f"another CA of etcd: {step}: members started", here.release.wait_rolled_out())
+            members = here.kube.execute(f"{etcd}-0", "etcdctl", *ETCDCTL, "endpoint", "health", "--cluster")
+            result.notes.append(f"etcd's members say: {members.strip()}")
+            if members.count("is healthy") != here.release.replicas("etcd"):
+                result.problems.append(f"not all members of etcd are well: {members}")
+            here.settle(result, load, "another CA of etcd")
+            with result.window("the first token of the load has run out"):
+                wait_until("the first token has run out", lambda: time.time() > first["exp"] + EXPIRED_S, TOKEN_S, 1.0)
+                issued = load.token()["iat"]
+            result.figure("the kubelet renewed the token after", issued - first["iat"])
+            if issued <= first["iat"]:
+                result.problems.append("the kubelet has not renewed the token of the load")
 
 
-def _put(here: Stage, parts: Mapping[str, bytes]) -> None:
-    data = {key: base64.b64encode(part).decode() for key, part in parts.items()}
-    patch = json.dumps({"data": data})
-    here.kube.kubectl("patch", "secret", f"{here.release.fullname}-ca", "--type=merge", "--patch", patch)
+def _another_ca(here: Stage, suffix: str) -> Iterator[str]:
+    """The steps of another CA, each with the Secret as it is then; what was made of it is up to who asks."""
+    secret = f"{here.release.fullname}-{suffix}"
+    old = base64.b64decode(here.kube.get("secret", secret)["data"]["ca.crt"])
+    new = make_ca("another CA", datetime.now(UTC))
+    steps: dict[str, dict[str, bytes]] = {
+        BOTH: {"ca.crt": old + new.certificate_pem},
+        SIGNS: {"ca.crt": new.certificate_pem + old, "ca.key": new.key_pem},
+        ALONE: {"ca.crt": new.certificate_pem},
+    }
+    for step, parts in steps.items():
+        data = {key: base64.b64encode(part).decode() for key, part in parts.items()}
+        here.kube.kubectl("patch", "secret", secret, "--type=merge", "--patch", json.dumps({"data": data}))
+        yield step
+        here.say(f"{suffix}: {step}")
 
 
 def _keep(here: Stage) -> float:

@@ -273,8 +273,8 @@ async def watch(plan: dict[str, Any], out: Writer) -> None:
 
 
 def shown() -> tuple[tuple[str, str], ...]:
-    """Who this is, as the file of its key says now; nothing: nobody asks."""
-    path = os.environ.get("HEADRACE_API_KEY_FILE")
+    """Who this is, as the file of its token says now; nothing: nobody asks."""
+    path = os.environ.get("HEADRACE_TOKEN_FILE")
     return () if path is None else (("authorization", f"Bearer {Path(path).read_text().strip()}"),)
 
 
