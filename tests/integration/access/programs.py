@@ -14,7 +14,7 @@ from headrace_cli.local import LocalCluster
 from headrace_cli.local.processes import wait_until
 
 WAIT_S = 60.0
-PAUSE_S = 0.02
+PAUSE_S = 0.2
 """Between the steps of a program, which is not alone."""
 
 

@@ -120,7 +120,7 @@ def copying(
     settings: dict[str, Any] = {
         "bootstrap_servers": ",".join(cluster.bootstrap_servers),
         "state_dir": str(directory / "state"),
-        "commit_interval_ms": 200,
+        "commit_interval_ms": 1_000,
     }
     command = (sys.executable, "-P", "-m", "headrace_streams", f"{PROGRAMS}:{app}", json.dumps(settings))
     shown = {"LINES": lines, "WORDS": words, "HEADRACE_CA": cluster.address.ca or "", "HEADRACE_TOKEN_FILE": str(token)}
