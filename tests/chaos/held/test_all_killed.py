@@ -50,5 +50,6 @@ def test_everything_is_killed_in_a_row_and_nothing_is_lost(tmp_path: Path) -> No
             began = time.monotonic()
             cluster.start()
             starts.append(time.monotonic() - began)
+        run.wait_copied()
         report = run.end()
     judge("all killed", report, ACKNOWLEDGED_MIN, times=TIMES, slowest_start_s=round(max(starts), 1))

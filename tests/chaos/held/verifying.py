@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
+from headrace import Consumer
 from headrace_verify.plan import EVENTS_MAX, Plan
 from headrace_verify.report import Report
 from headrace_verify.running import Run, State
@@ -64,6 +65,18 @@ class Verifying:
             assert self.failed is None, repr(self.failed)
             assert time.monotonic() < deadline, self.state
             time.sleep(LOOK_S)
+
+    def wait_copied(self) -> None:
+        """Return when copiers have copied something: after a start they join their group and log in first."""
+        with Consumer(
+            self.copies,
+            bootstrap_servers=self.plan.servers,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        ) as consumer:
+            deadline = time.monotonic() + BEGIN_S
+            while not consumer.poll(200) and self.state.round < 2:
+                assert time.monotonic() < deadline, f"seed {SEED}: nothing is copied: {self.state}"
 
     def end(self) -> Report:
         """The verdict on all that was done."""

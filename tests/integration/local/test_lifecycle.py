@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from libs.common.tests.kit.ports import free_port, give_back
 from tests.integration.local.conftest import MakeCluster, headrace, processes_on
 
-from headrace_cli.local import AlreadyRunning, LocalCluster, LocalClusterFailed, NotRunning, StartFailed
+from headrace_cli.local import AlreadyRunning, LocalCluster, LocalClusterFailed, NotRunning, StartFailed, StartTimedOut
 from headrace_cli.local.processes import ProcessId, wait_until
 from headrace_cli.local.state import Health
 
@@ -45,6 +46,35 @@ def test_cluster_json_says_where_everything_is_and_afterwards_that_nothing_runs(
     cluster.stop()
     assert [p["pid"] for p in json.loads(file.read_text())["processes"]] == [None] * len(NAMES)
     assert processes_on(tmp_path) == []
+
+
+def test_a_start_that_is_late_says_what_the_first_that_is_late_has_said(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    etcd = tmp_path / "etcd"
+    etcd.write_text("#!/bin/sh\necho 'the disk takes long' >&2\nexec sleep 100\n")
+    etcd.chmod(0o755)
+    with pytest.raises(StartTimedOut) as late:
+        make_cluster(etcd=str(etcd)).start(timeout_seconds=3)
+    for part in ("etcd-1 is starting", "The end of that of etcd-1:\nthe disk takes long"):
+        assert part in str(late.value)
+
+
+def test_an_etcd_that_was_killed_as_it_began_begins_anew(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """As it leaves its log in the first tenth of a second: with what it is, and no entry."""
+    cluster = make_cluster()
+    cluster.start()
+    cluster.stop()
+    member = tmp_path / "data" / "etcd-1" / "member"
+    [log] = (member / "wal").glob("*.wal")
+    content, at = log.read_bytes(), 0
+    for _ in range(3):  # checksum, metadata, snapshot
+        (frame,) = struct.unpack_from("<Q", content, at)
+        at += 8 + (frame & 0xFF_FFFF) + (frame >> 56 & 7)
+    log.write_bytes(content[:at] + bytes(len(content) - at))
+    (member / "snap" / "db").unlink()
+    cluster.start()
+    assert "it begins anew" in (tmp_path / "data" / "logs" / "supervisor.log").read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)

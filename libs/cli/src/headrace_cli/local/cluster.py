@@ -425,7 +425,10 @@ class LocalCluster:
         state = self.directory.read()
         late = [f"{p.name} is {p.health}" for p in state.processes if p.health is not Health.READY] if state else []
         what = ", ".join(late) or "no process has started"
-        return f"the cluster was not ready in {timeout_seconds:.0f} s: {what}; their logs are in {self.directory.logs}"
+        first = late[0].partition(" ")[0] if late else "supervisor"
+        said = tail(self.directory.logs / f"{first}.log", 5)
+        told = f"the cluster was not ready in {timeout_seconds:.0f} s: {what}; their logs are in {self.directory.logs}"
+        return f"{told}. The end of that of {first}:\n{said}" if said else told
 
 
 def is_closed_to(address: str, security: Security) -> bool:

@@ -52,6 +52,7 @@ from headrace_common.core.access.api_keys import verifier_of
 from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_common.core.secret import Secret
 from headrace_common.runtime.entropy import new_api_key
+from headrace_common.runtime.etcd_log import drop_unwritten
 from headrace_common.runtime.private_files import keep_private, narrow
 from headrace_common.runtime.token_file import make_file, read_tokens
 
@@ -184,12 +185,23 @@ class Supervisor:
         self._make_token()
         plans = plan(options, self._state.ports, data_dir=str(self._directory.path), etcd=etcd, python=sys.executable)
         self._move_peers(plans, files)
+        self._drop_unwritten(plans)
         self._children = [
             Child(p, self._directory.logs / f"{p.name}.log", options.restart_delay_ms, self._held_for(p.name))
             for p in plans
         ]
         self._state.processes = [child.state for child in self._children]
         self._make_key()
+
+    def _drop_unwritten(self, plans: Sequence[ProcessPlan]) -> None:
+        """What members of etcd left that were killed as they first began: by that they never would begin again."""
+        for name in [planned.name for planned in plans if planned.role == "etcd"]:
+            try:
+                dropped = drop_unwritten(self._directory.path / name)
+            except OSError as error:
+                raise LocalClusterFailed(f"cannot remove {error.filename}: {error.strerror}") from error
+            if dropped:
+                self._say("etcd", f"{name} was killed before its first entry; it begins anew", process=name)
 
     def _held_for(self, name: str) -> list[socket.socket]:
         ports = [port for slot, port in self._state.ports.items() if slot.partition(".")[0] == name]

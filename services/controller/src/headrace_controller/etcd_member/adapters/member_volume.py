@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
+from headrace_common.runtime.etcd_log import drop_unwritten
 from headrace_controller.etcd_member.core.facts import Facts, decode, encode
+
+_log = logging.getLogger(__name__)
 
 
 class MemberVolume:
@@ -16,7 +20,12 @@ class MemberVolume:
         self._facts_file = facts_file
 
     def has_data(self) -> bool:
-        """See the port. etcd makes its log under another name and renames the directory when it is whole."""
+        """
+        See the port. etcd makes its log under another name and renames the directory when it is whole. One that has no
+        entry yet is removed: etcd would start by it, and elect nobody.
+        """
+        if drop_unwritten(self._data_dir):
+            _log.warning("etcd was killed here before its first entry; it begins anew")
         log = self._data_dir / "member" / "wal"
         return log.is_dir() and any(entry.suffix == ".wal" for entry in log.iterdir())
 
