@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import ssl
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,15 @@ def test_facts_of_a_version_without_tls_tell_of_none() -> None:
 def test_what_are_no_facts_is_refused(content: bytes) -> None:
     with pytest.raises(UnreadableFacts):
         decode(content)
+
+
+def test_a_log_without_an_entry_is_no_data_and_goes(tmp_path: Path) -> None:
+    log = tmp_path / "data" / "member" / "wal"
+    log.mkdir(parents=True)
+    metadata = struct.pack("<Q", 6 | 0x82 << 56) + b"\x08\x01\x10\x00\x1a\x00" + bytes(2)
+    (log / f"{0:016x}-{0:016x}.wal").write_bytes(metadata + bytes(8_192))
+    assert not MemberVolume(tmp_path / "data", tmp_path / "facts.json").has_data()
+    assert not (tmp_path / "data" / "member").exists()
 
 
 def test_a_volume_keeps_facts_and_knows_whether_etcd_ran(tmp_path: Path) -> None:

@@ -368,6 +368,8 @@ def _read_cluster_file(file: Path) -> dict[str, Any] | None:
             return None
         raise _unusable(f"{file.parent} is there, and {file} is not; {_START}") from None
     except (OSError, ValueError) as error:
+        for path in (file.parent, file):  # one of which may be closed to us
+            _refuse_foreign(path)
         raise _unusable(f"{file} cannot be read: {error}; {_START}") from None
     try:
         local: dict[str, Any] = json.loads(text)
@@ -399,7 +401,7 @@ def _read_own(file: Path) -> str:
         os.close(at)
 
 
-def _refuse_foreign(path: Path, opened: int) -> None:
+def _refuse_foreign(path: Path, opened: int | None = None) -> None:
     owner = foreign_owner(path, opened)
     if owner is not None:
         raise _unusable(

@@ -167,6 +167,20 @@ def test_nobody_is_led_by_what_another_user_has_put_there(
         find(tmp_path)
 
 
+def test_a_directory_of_another_user_that_is_closed_to_us_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_file(tmp_path, cluster_id="c")
+    monkeypatch.setattr("headrace_common.runtime.private_files._owner_of", lambda path, _: 10_001)
+
+    def closed(path: Path, *_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("headrace.finding.os.open", closed)
+    with pytest.raises(InvalidConfig, match=r"\.headrace belongs to another user \(uid 10001\)"):
+        find(tmp_path)
+
+
 def test_what_is_swapped_between_the_look_and_the_reading_leads_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
